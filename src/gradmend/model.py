@@ -1,0 +1,232 @@
+"""The vocabulary of Gradmend: plain, frozen data that every stage reads and writes.
+
+    program -> ledger -> Conflict -> Story -> Fix -> report
+
+Nothing here imports torch or anything of ours, so a Session can be loaded and reported anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA = 1
+
+Owner = Literal["user", "library", "torch"]
+Kind = Literal["error", "silent", "refused-but-right"]
+Outcome = Literal["clean", "conflict", "healed", "failed"]
+FixStatus = Literal["proven", "unproven", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of the call chain, with the columns of the expression that was running there."""
+
+    file: str
+    line: int
+    function: str
+    owner: Owner = "user"
+    col: int | None = None
+    end_line: int | None = None
+    end_col: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"file": self.file, "line": self.line, "function": self.function}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where something happened: the call chain, innermost frame first."""
+
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def user(self) -> Frame | None:
+        """The innermost line of the user's own code; where there is none, the innermost line at all."""
+        for frame in self.frames:
+            if frame.owner == "user":
+                return frame
+        return self.frames[0] if self.frames else None
+
+    @property
+    def library(self) -> Frame | None:
+        """The third-party line below the user's, when a library did it."""
+        for frame in self.frames:
+            if frame.owner == "user":
+                return None
+            if frame.owner == "library":
+                return frame
+        return None
+
+    @property
+    def users(self) -> tuple[Frame, ...]:
+        return tuple(f for f in self.frames if f.owner == "user")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What a tensor is called and what it looks like."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """An op kept this tensor for its backward, at this line."""
+
+    site: Site
+    op: str  # "exp"
+    node: str  # "ExpBackward0"
+    slot: str | None  # "result": the name derivatives.yaml gives it
+    tensor: TensorInfo
+    view: str | None = None  # how the saved tensor lies in its storage, when it is a view
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """This line changed a tensor's memory, by this op."""
+
+    site: Site
+    op: str  # "add_", "__setitem__", "SGD.step", ...
+    tensor: TensorInfo
+    how: Literal["data", "metadata", "foreign", "unknown"] = "data"
+    quiet: bool = False  # PyTorch's version counter did not move
+    times: int = 1
+    view: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    file: str
+    line: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace exactly `before` by `after` in `file`, from `line` on."""
+
+    file: str
+    line: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    title: str
+    diff: str
+    status: FixStatus
+    edits: tuple[Edit, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """What went wrong, once: an overwritten Save, or an error of PyTorch's own in this family."""
+
+    rule: str
+    kind: Kind
+    message: str
+    culprits: tuple[Culprit, ...] = ()
+    saved: Save | None = None
+    writes: tuple[Write, ...] = ()
+    backward: Frame | None = None
+    healed_bytes: int = 0
+    times: int = 1
+    why: str = ""  # the formula, in words
+    notes: tuple[str, ...] = ()
+    help: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        saved = self.saved
+        at = saved.site.user if saved else None
+        return {
+            "rule": self.rule,
+            "kind": self.kind,
+            "message": self.message,
+            "culprits": [asdict(c) for c in self.culprits],
+            "saved": None
+            if saved is None
+            else {
+                **(at.as_json() if at else {"file": None, "line": None, "function": None}),
+                "op": saved.op,
+                "node": saved.node,
+                "slot": saved.slot,
+                "tensor": asdict(saved.tensor),
+                "view": saved.view,
+                "stack": [asdict(f) for f in saved.site.frames],
+            },
+            "writes": [_write_json(w) for w in self.writes],
+            "backward": self.backward.as_json() if self.backward else None,
+            "healed_bytes": self.healed_bytes,
+            "times": self.times,
+            "why": self.why,
+            "notes": list(self.notes),
+            "help": list(self.help),
+            "fixes": [asdict(f) for f in self.fixes],
+        }
+
+
+def _write_json(write: Write) -> dict[str, Any]:
+    at = write.site.user
+    return {
+        **(at.as_json() if at else {"file": None, "line": None, "function": None}),
+        "op": write.op,
+        "how": write.how,
+        "quiet": write.quiet,
+        "times": write.times,
+        "tensor": asdict(write.tensor),
+        "view": write.view,
+        "stack": [asdict(f) for f in write.site.frames],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of source with a label; the primary one is where to look first."""
+
+    frame: Frame
+    label: str
+    primary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A conflict told to people: one line, the places, context (notes) and what to do (helps)."""
+
+    level: Literal["error", "warning", "note"]
+    code: str
+    message: str
+    spans: tuple[Span, ...] = ()
+    notes: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Session:
+    """Everything one run taught us. Savable as JSON, and reported again without running anything."""
+
+    outcome: Outcome = "clean"
+    conflicts: list[Conflict] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Conflict]:
+        return iter(self.conflicts)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "outcome": self.outcome,
+            "conflicts": [c.as_json() for c in self.conflicts],
+            "error": self.error,
+            "stats": self.stats,
+        }
