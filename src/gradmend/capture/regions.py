@@ -1,0 +1,172 @@
+"""Which bytes of a storage a tensor covers, and whether two tensors meet in any element."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+# Effort after which an overlap of two strided regions counts as one. The bytes are compared later anyway.
+_MOST_WORK = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tensor's place in its storage: bounds in bytes, and the strided grid inside them."""
+
+    lo: int
+    hi: int
+    dense: bool  # every byte between the bounds belongs to it
+    offset: int  # in elements, as shape and strides
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the distinct elements (an expanded dimension repeats one)."""
+        n = self.dtype.itemsize
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            if stride != 0:
+                n *= size
+        return n
+
+    def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """The tensor of this layout on another storage."""
+        return torch.empty(0, dtype=self.dtype, device=storage.device).set_(
+            storage, self.offset, self.shape, self.strides
+        )
+
+    def shifted(self, by: int) -> Layout:
+        """The same grid, `by` bytes further down; `by` is a multiple of the item size."""
+        return Layout(
+            self.lo + by,
+            self.hi + by,
+            self.dense,
+            self.offset + by // self.dtype.itemsize,
+            self.shape,
+            self.strides,
+            self.dtype,
+        )
+
+
+def physical(t: torch.Tensor) -> torch.Tensor:
+    """The tensor as it lies in memory: lazy conjugation and negation taken off."""
+    if t.is_conj():
+        t = t.conj()
+    if t.is_neg():
+        t = torch._neg_view(t)
+    return t
+
+
+def layout_of(t: torch.Tensor) -> Layout:
+    dtype, shape, strides, offset = t.dtype, tuple(t.shape), t.stride(), t.storage_offset()
+    item = dtype.itemsize
+    lo = offset * item
+    if t.is_contiguous():
+        return Layout(lo, lo + t.numel() * item, True, offset, shape, strides, dtype)
+    reach, distinct = 0, 1
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 0:
+            return Layout(lo, lo, True, offset, shape, strides, dtype)
+        reach += (size - 1) * stride
+        if stride != 0:
+            distinct *= size
+    # Only a grid without self-overlap fills its bounds by having as many elements as they hold.
+    dense = distinct == reach + 1 and _no_self_overlap(shape, strides)
+    return Layout(lo, lo + (reach + 1) * item, dense, offset, shape, strides, dtype)
+
+
+def _no_self_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    end = 0
+    for stride, size in sorted((st, sz) for st, sz in zip(strides, shape, strict=True) if sz > 1 and st):
+        if stride <= end:
+            return False
+        end += stride * (size - 1)
+    return True
+
+
+def overlap(a: Layout, b: Layout) -> bool:
+    """Whether they share an element: exact, strided grids included."""
+    if a.lo >= b.hi or b.lo >= a.hi:
+        return False
+    if a.dense and b.dense:
+        return True
+    import numpy as np
+
+    try:
+        return bool(np.shares_memory(_ghost(a), _ghost(b), max_work=_MOST_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Ghost:
+    __slots__ = ("__array_interface__",)
+
+
+def _ghost(layout: Layout) -> object:
+    """A numpy array of this layout at an address that is never read."""
+    import numpy as np
+
+    item = layout.dtype.itemsize
+    dims = [(n, s * item) for n, s in zip(layout.shape, layout.strides, strict=True) if n != 1 and s != 0]
+    ghost = _Ghost()
+    ghost.__array_interface__ = {
+        "version": 3,
+        "typestr": f"|V{item}",
+        "shape": tuple(n for n, _ in dims),
+        "strides": tuple(s for _, s in dims),
+        "data": ((1 << 40) + layout.lo, True),
+    }
+    return np.asarray(ghost)
+
+
+class LayoutIndex:
+    """The layouts that live Saves need in one storage, found by bytes in about O(log n + hits).
+
+    Intervals are kept in classes by the power of two of their length, each sorted by start, so that a query
+    looks back no further than the longest interval of a class.
+    """
+
+    __slots__ = ("_classes", "_counts", "_serial")
+
+    def __init__(self) -> None:
+        self._counts: dict[Layout, list[int]] = {}  # layout -> [how many Saves, serial]
+        self._classes: dict[int, list[tuple[int, int, Layout]]] = {}
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, layout: Layout) -> None:
+        seen = self._counts.get(layout)
+        if seen is not None:
+            seen[0] += 1
+            return
+        self._serial += 1
+        self._counts[layout] = [1, self._serial]
+        row = self._classes.setdefault((layout.hi - layout.lo).bit_length(), [])
+        bisect.insort(row, (layout.lo, self._serial, layout))
+
+    def remove(self, layout: Layout) -> None:
+        seen = self._counts[layout]
+        seen[0] -= 1
+        if seen[0]:
+            return
+        del self._counts[layout]
+        size = (layout.hi - layout.lo).bit_length()
+        row = self._classes[size]
+        del row[bisect.bisect_left(row, (layout.lo, seen[1]))]
+        if not row:
+            del self._classes[size]
+
+    def meeting(self, layout: Layout) -> Iterator[Layout]:
+        for size, row in self._classes.items():
+            at = bisect.bisect_left(row, (layout.lo - (1 << size),))
+            while at < len(row) and row[at][0] < layout.hi:
+                other = row[at][2]
+                if other.hi > layout.lo and overlap(layout, other):
+                    yield other
+                at += 1
