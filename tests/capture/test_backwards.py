@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.autograd.graph as graph
+
+from gradmend.capture import backwards
+from gradmend.capture.backwards import BackwardCall
+from gradmend.capture.sites import raw_here
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    backwards.forget()
+    yield
+    backwards.disarm()
+    backwards.forget()
+
+
+def here() -> int:
+    frame = backwards.resolve(raw_here(2)).user
+    assert frame is not None
+    return frame.line
+
+
+def test_all_three_ways_to_start_a_backward_are_recorded() -> None:
+    backwards.arm()
+    x = torch.ones(3, requires_grad=True)
+    x.exp().sum().backward()
+    torch.autograd.backward(x.exp().sum(), retain_graph=True)
+    torch.autograd.grad(x.exp().sum(), x, create_graph=True)
+    line = here()
+    calls = list(backwards.history)
+    assert [c.frame.line for c in calls if c.frame] == [line - 3, line - 2, line - 1]
+    assert all(c.frame and c.frame.file == __file__ for c in calls)
+    assert [c.retain for c in calls] == [False, True, True]
+    assert [c.outcome for c in calls] == ["done"] * 3
+    assert calls[0].roots[0] < calls[1].roots[0] < calls[2].roots[0]
+
+
+def test_disarm_restores_both_names_and_arming_twice_is_an_error() -> None:
+    names = (graph._engine_run_backward, torch.autograd._engine_run_backward)
+    backwards.arm()
+    assert graph._engine_run_backward is not names[0]
+    with pytest.raises(RuntimeError, match="armed already"):
+        backwards.arm()
+    backwards.disarm()
+    backwards.disarm()
+    assert (graph._engine_run_backward, torch.autograd._engine_run_backward) == names
+    torch.ones(1, requires_grad=True).sum().backward()
+    assert not backwards.history
+
+
+def test_a_wrapper_put_on_top_of_ours_survives_disarm() -> None:
+    plain = graph._engine_run_backward
+    backwards.arm()
+    ours = graph._engine_run_backward
+    theirs = lambda *a, **k: ours(*a, **k)  # noqa: E731
+    graph._engine_run_backward = theirs
+    try:
+        backwards.disarm()
+        assert graph._engine_run_backward is theirs
+        torch.ones(1, requires_grad=True).sum().backward()
+        assert not backwards.history
+    finally:
+        graph._engine_run_backward = plain
+
+
+def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
+    seen: list[Any] = []
+    backwards.arm(
+        before=lambda call, roots: seen.append(("before", call.outcome, roots[0].item())),
+        after=lambda call: seen.append(("after", call.outcome)),
+        failed=lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))),
+    )
+    loss = torch.ones(3, requires_grad=True).exp().sum() * 0
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    assert seen == [
+        ("before", "running", 0.0),
+        ("after", "done"),
+        ("before", "running", 0.0),
+        ("failed", "Trying to backward through ", 1),
+    ]
+    assert not backwards.running
+
+
+def test_results_are_bit_identical() -> None:
+    def grads() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        net(torch.randn(5, 4)).square().mean().backward()
+        return [p.grad for p in net.parameters() if p.grad is not None]
+
+    plain = grads()
+    backwards.arm()
+    assert all(torch.equal(a, b) for a, b in zip(plain, grads(), strict=True))
+
+
+class Kept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.token = Token()
+        TOKENS.append(weakref.ref(ctx.token))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * 2
+
+
+class Token:
+    pass
+
+
+TOKENS: list[weakref.ref[Token]] = []
+
+
+def test_no_graph_is_kept_alive_and_the_history_is_bounded() -> None:
+    TOKENS.clear()
+    backwards.arm()
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(200):
+        Kept.apply(x).sum().backward()
+    gc.collect()
+    assert len(TOKENS) == 200
+    assert [t() for t in TOKENS] == [None] * 200
+    assert len(backwards.history) < 200
+
+
+def test_a_failed_call_keeps_no_graph_either() -> None:
+    TOKENS.clear()
+    backwards.arm(failed=lambda call, exc, roots: None)
+
+    def fail() -> None:
+        loss = Kept.apply(torch.ones(3, requires_grad=True)).exp().sum()
+        loss.backward()
+        with pytest.raises(RuntimeError):
+            loss.backward()
+
+    fail()
+    gc.collect()
+    assert TOKENS[0]() is None
+
+
+def visiting(saves: dict[int, int]) -> Any:
+    """Hooks like the ledger's: the pack side takes the line, the unpack side tells the node."""
+
+    def pack(t: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        return raw_here(2), t
+
+    def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:
+        node = torch._C._current_autograd_node()
+        backwards.visit(node, handle[0])
+        saves[node._sequence_nr()] = saves.get(node._sequence_nr(), 0) + 1
+        return handle[1]
+
+    return graph.saved_tensors_hooks(pack, unpack)
+
+
+def test_the_nodes_that_ran_are_known_with_the_line_that_made_them() -> None:
+    backwards.arm()
+    x = torch.ones(3, requires_grad=True)
+    unpacked: dict[int, int] = {}
+    with visiting(unpacked):
+        h = x.exp()
+        line = here() - 1
+    node = h.grad_fn
+    assert node is not None
+    number = node._sequence_nr()
+    h.sum().backward(retain_graph=True)
+    assert backwards.history[-1].visited == {}  # a graph that is retained is not freed
+    h.sum().backward()
+    visited = backwards.history[-1].visited
+    assert set(visited) == {number} == set(unpacked)
+    frame = backwards.resolve(visited[number]).user
+    assert frame is not None and frame.line == line
+
+
+def test_only_recent_calls_keep_their_nodes() -> None:
+    backwards.arm()
+    x = torch.ones(3, requires_grad=True)
+    with visiting({}):
+        for _ in range(40):
+            x.exp().sum().backward()
+    with_nodes = [bool(c.visited) for c in backwards.history]
+    assert len(with_nodes) == 40
+    assert with_nodes == [False] * 24 + [True] * 16
+
+
+def test_a_backward_inside_a_hook_of_another_is_told_apart() -> None:
+    inside: list[BackwardCall | None] = []
+    backwards.arm()
+    x = torch.ones(3, requires_grad=True)
+    h = x.exp()
+
+    def hook(g: torch.Tensor) -> None:
+        with torch.enable_grad():
+            (x * 3).sum().backward()
+        inside.append(backwards.current())
+
+    h.register_hook(hook)
+    h.sum().backward()
+    outer, inner = backwards.history
+    assert inside == [outer]
+    assert inner.tick > outer.tick and not backwards.running
+
+
+def test_threads_have_their_own_current_call() -> None:
+    both, wrong = threading.Barrier(2, timeout=30), []
+    backwards.arm()
+
+    def work() -> None:
+        x = torch.ones(3, requires_grad=True)
+        h = x.exp()
+
+        def hook(g: torch.Tensor) -> None:
+            both.wait()  # both backwards are under way now
+            call = backwards.current()
+            if call is None or call.thread != threading.get_ident():
+                wrong.append(call)
+            both.wait()
+
+        h.register_hook(hook)
+        h.sum().backward()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong and len(backwards.history) == 2
