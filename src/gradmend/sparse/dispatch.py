@@ -1,0 +1,52 @@
+"""The table from torch's functions to ours: what makes `torch.sum(S, 0)` and `S.sum(0)` one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+
+from gradmend.sparse.errors import unsupported
+
+Op = Callable[..., Any]
+T = TypeVar("T", bound=Op)
+
+TABLE: dict[Any, Op] = {}
+METHODS: dict[str, Op] = {}
+
+# Where torch keeps the spellings of one operation.
+_HOMES: tuple[Any, ...] = (torch, torch.Tensor, torch.sparse, torch.linalg, torch.special, F)
+
+
+def implements(*names: str, also: tuple[Any, ...] = (), method: bool = True) -> Callable[[T], T]:
+    """Registers an operation under each name: torch's functions of that name, and a method of ours."""
+
+    def register(op: T) -> T:
+        for name in names:
+            for home in _HOMES:
+                spelled = getattr(home, name, None)
+                if callable(spelled):
+                    TABLE.setdefault(spelled, op)
+            if method:
+                METHODS[name] = op
+        for spelled in also:
+            TABLE[spelled] = op
+        return op
+
+    return register
+
+
+def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    op = TABLE.get(func)
+    if op is None:
+        raise unsupported(name_of(func))
+    return op(*args, **kwargs)
+
+
+def name_of(func: Any) -> str:
+    name = getattr(func, "__name__", str(func))
+    if name == "__get__":
+        return "this attribute"
+    return f"torch.{name}"

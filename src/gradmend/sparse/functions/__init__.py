@@ -1,0 +1,1 @@
+"""Every operation, by subject. Importing a module registers what it implements in the dispatch table."""

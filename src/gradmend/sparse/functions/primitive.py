@@ -1,0 +1,153 @@
+"""Two primitives, three products: S @ X, S.T @ X and (A @ B.T) at the entries are each other's derivatives.
+
+Eager code takes autograd.Functions (all of torch.func), compiled code takes custom ops (fullgraph), and code
+without gradients calls the kernel: on torch 2.13 neither of the first two does everything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from gradmend.sparse import kernels
+from gradmend.sparse.functions import compiled
+from gradmend.sparse.pattern import Pattern
+
+
+def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Tensor:
+    """[nnz], [cols, k] -> [rows, k]; flipped, the transposed product: [rows, k] -> [cols, k]."""
+    if torch.compiler.is_compiling():
+        tptr, trow, perm = pattern.transposed()
+        return compiled.spmm(pattern.ptr, pattern.col, tptr, trow, perm, values, X, flip)
+    if plain(values, X):
+        return _spmm(values, X, pattern, flip)
+    return SpMM.apply(values, X, pattern, flip)
+
+
+def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
+    """[rows, k], [cols, k] -> [nnz]: A @ B.T at the entries."""
+    if torch.compiler.is_compiling():
+        tptr, trow, perm = pattern.transposed()
+        return compiled.sddmm(pattern.ptr, pattern.col, tptr, trow, perm, A, B)
+    if plain(A, B):
+        return kernels.sddmm(pattern.ptr, pattern.col, A, B)
+    return SDDMM.apply(A, B, pattern)
+
+
+def plain(a: Tensor, b: Tensor) -> bool:
+    """Nobody differentiates or transforms: the bare kernel will do."""
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        return False
+    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
+
+
+def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
+    if flip:
+        ptr, row, perm = pattern.transposed()
+        return kernels.spmm(ptr, row, values, X, perm)
+    return kernels.spmm(pattern.ptr, pattern.col, values, X)
+
+
+def conj(x: Tensor) -> Tensor:
+    return x.conj().resolve_conj() if x.is_complex() else x
+
+
+class SpMM(torch.autograd.Function):
+    @staticmethod
+    def forward(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
+        return _spmm(values, X, pattern, flip)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        values, X, ctx.pattern, ctx.flip = inputs
+        ctx.save_for_backward(values, X)
+        ctx.save_for_forward(values, X)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,) = grads
+        values, X = ctx.saved_tensors
+        d_values = d_X = None
+        if all(ctx.needs_input_grad[:2]) and not ctx.flip and plain(values, grad):
+            # No graph of this backward is wanted: both gradients in one pass over the entries.
+            places = (ctx.pattern.ptr, ctx.pattern.col, *ctx.pattern.transposed())
+            return *kernels.spmm_backward(*places, values, X, grad), None, None
+        if ctx.needs_input_grad[0]:
+            A, B = (conj(X), grad) if ctx.flip else (grad, conj(X))
+            d_values = sddmm(A, B, ctx.pattern)
+        if ctx.needs_input_grad[1]:
+            d_X = spmm(conj(values), grad, ctx.pattern, not ctx.flip)
+        return d_values, d_X, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        values, X = ctx.saved_tensors
+        d_values, d_X = tangents[:2]
+        out = None
+        if d_values is not None:
+            out = spmm(d_values, X, ctx.pattern, ctx.flip)
+        if d_X is not None:
+            more = spmm(values, d_X, ctx.pattern, ctx.flip)
+            out = more if out is None else out + more
+        return out
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+        values, X, pattern, flip = args
+        v_dim, x_dim = in_dims[:2]
+        count = info.batch_size
+        if v_dim is None:
+            # One matrix, many right sides: they are only more columns.
+            X = X.movedim(x_dim, -1)
+            out = spmm(values, X.flatten(1), pattern, flip)
+            return out.unflatten(1, X.shape[1:]), 2
+        values = values.movedim(v_dim, 0).flatten()
+        X = X.expand(count, *X.shape) if x_dim is None else X.movedim(x_dim, 0)
+        out = spmm(values, X.flatten(0, 1), pattern.repeat(count), flip)
+        return out.unflatten(0, (count, -1)), 0
+
+
+class SDDMM(torch.autograd.Function):
+    @staticmethod
+    def forward(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
+        return kernels.sddmm(pattern.ptr, pattern.col, A, B)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        A, B, ctx.pattern = inputs
+        ctx.save_for_backward(A, B)
+        ctx.save_for_forward(A, B)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,) = grads
+        A, B = ctx.saved_tensors
+        d_A = spmm(grad, conj(B), ctx.pattern) if ctx.needs_input_grad[0] else None
+        d_B = spmm(grad, conj(A), ctx.pattern, True) if ctx.needs_input_grad[1] else None
+        return d_A, d_B, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        A, B = ctx.saved_tensors
+        d_A, d_B = tangents[:2]
+        out = None
+        if d_A is not None:
+            out = sddmm(d_A, B, ctx.pattern)
+        if d_B is not None:
+            more = sddmm(A, d_B, ctx.pattern)
+            out = more if out is None else out + more
+        return out
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+        A, B, pattern = args
+        count = info.batch_size
+        A, B = (
+            x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip((A, B), in_dims[:2], strict=True)
+        )
+        out = sddmm(A.flatten(0, 1), B.flatten(0, 1), pattern.repeat(count))
+        return out.unflatten(0, (count, -1)), 0

@@ -1,0 +1,1 @@
+"""From and to every other way of writing a sparse matrix down."""

@@ -1,0 +1,402 @@
+"""Where the entries are: an immutable, validated, sorted set of places, with its CSR views cached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.errors import INT64_MAX, PatternError, too_large
+
+Size = tuple[int, ...]
+
+
+class Segments(NamedTuple):
+    """Entries grouped by some of their dimensions (row sums group by row, column sums by column)."""
+
+    ids: Tensor | None  # linear number of each group; None: every group 0..total-1, also the empty ones
+    ptr: Tensor  # [groups + 1], where each group starts in the grouped order
+    perm: Tensor | None  # grouped order -> canonical order; None: they are the same
+    seg: Tensor  # [nnz], the group of each entry in canonical order
+    total: int  # how many groups there are, empty ones included
+
+    @property
+    def groups(self) -> int:
+        return self.ptr.shape[0] - 1
+
+
+class Local(NamedTuple):
+    """A pattern reduced to its occupied rows and columns, so that nothing is as long as the rows."""
+
+    row_ids: Tensor | None
+    col_ids: Tensor | None
+    pattern: Pattern
+
+
+class Pattern:
+    """The places of a sparse tensor's entries.
+
+    >>> p = Pattern([[0, 1, 1], [2, 0, 2]], (2, 3))
+    >>> p.nnz, p.density
+    (3, 0.5)
+
+    Places may come unsorted and more than once: `Pattern` sorts them, and remembers which given entry went
+    where, so that `SparseTensor(pattern, values)` takes the values in the order the places were given.
+    """
+
+    def __init__(self, indices: Any, size: Sequence[int] | None = None) -> None:
+        given = _as_indices(indices, size)
+        shape = _as_size(given, size)
+        _check_bounds(given, shape)
+        key = linear(given, shape)
+        slot: Tensor | None = None
+        if given.shape[1] > 1 and not bool((key[1:] > key[:-1]).all()):
+            key, order = torch.sort(key, stable=True)
+            fresh = torch.ones_like(key, dtype=torch.bool)
+            torch.ne(key[1:], key[:-1], out=fresh[1:])
+            slot = torch.empty_like(order)
+            slot[order] = fresh.cumsum(0) - 1
+            given = given[:, order[fresh]]
+        self._set(given.contiguous(), shape, slot)
+
+    def _set(self, indices: Tensor, size: Size, slot: Tensor | None = None) -> None:
+        self._indices = indices
+        self._size = size
+        self._slot = slot
+        self._segments: dict[tuple[int, ...], Segments] = {}
+        self._local: Local | None = None
+        self._ptr: Tensor | None = None
+        self._transposed: tuple[Tensor, Tensor, Tensor] | None = None
+        self._repeated: tuple[int, Pattern] | None = None
+        self._canonical: Pattern | None = None
+        self._hash: int | None = None
+
+    @classmethod
+    def sorted(cls, indices: Tensor, size: Sequence[int]) -> Pattern:
+        """Trusts the caller: int64 [dims, nnz], in bounds, in lexicographic order, no place twice."""
+        made = cls.__new__(cls)
+        made._set(indices, tuple(size))
+        return made
+
+    @classmethod
+    def from_keys(cls, keys: Tensor, size: Sequence[int]) -> Pattern:
+        """Sorted unique linear numbers -> pattern."""
+        return cls.sorted(unlinear(keys, tuple(size)), size)
+
+    # What it is
+
+    @property
+    def size(self) -> Size:
+        return self._size
+
+    @property
+    def ndim(self) -> int:
+        return len(self._size)
+
+    @property
+    def nnz(self) -> int:
+        """How many different places there are."""
+        return self._indices.shape[1]
+
+    @property
+    def given(self) -> int:
+        """How many places were given: more than `nnz` when some were given twice."""
+        return self.nnz if self._slot is None else self._slot.shape[0]
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self._size)
+
+    @property
+    def density(self) -> float:
+        return self.nnz / self.numel if self.numel else 0.0
+
+    @property
+    def device(self) -> torch.device:
+        return self._indices.device
+
+    @property
+    def has_duplicates(self) -> bool:
+        return self.given != self.nnz
+
+    @property
+    def is_canonical(self) -> bool:
+        """The places were given sorted and once each."""
+        return self._slot is None
+
+    def indices(self) -> Tensor:
+        """[dims, given]: the places in the order in which values belong to them."""
+        return self._indices if self._slot is None else self._indices[:, self._slot]
+
+    def canonical(self) -> Pattern:
+        """The same places, sorted, each once."""
+        if self._slot is None:
+            return self
+        if self._canonical is None:
+            self._canonical = Pattern.sorted(self._indices, self._size)
+        return self._canonical
+
+    def arrange(self, values: Tensor, dim: int = 0) -> Tensor:
+        """Values in the given order -> values in canonical order, duplicates summed."""
+        if self._slot is None:
+            return values
+        if not self.has_duplicates:
+            order = torch.empty_like(self._slot)
+            order[self._slot] = torch.arange(self.given, device=self.device)
+            return values.index_select(dim, order)
+        shape = list(values.shape)
+        shape[dim] = self.nnz
+        if values.dtype == torch.bool:
+            return values.new_zeros(shape, dtype=torch.int64).index_add(dim, self._slot, values.long()) > 0
+        return values.new_zeros(shape).index_add(dim, self._slot, values)
+
+    def keys(self) -> Tensor:
+        """[nnz], the linear number of each place, ascending."""
+        return linear(self._indices, self._size)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Pattern):
+            return NotImplemented
+        if self._size != other._size or self.nnz != other.nnz or self.device != other.device:
+            return False
+        return self._indices is other._indices or torch.equal(self._indices, other._indices)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self._size, self._indices.cpu().contiguous().numpy().tobytes()))
+        return self._hash
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(n) for n in self._size)
+        twice = f", {self.given - self.nnz} given twice" if self.has_duplicates else ""
+        return f"Pattern({shape}, {self.nnz} places, {100 * self.density:.3g}% full{twice})"
+
+    # CSR and its transpose: built once, used by every product
+
+    @property
+    def ptr(self) -> Tensor:
+        """[rows + 1]; as long as the rows, so hypersparse patterns go through `local()` first."""
+        if self._ptr is not None:
+            return self._ptr
+        ptr = torch._convert_indices_from_coo_to_csr(self._indices[0], self._size[0])
+        if not torch.compiler.is_compiling():
+            self._ptr = ptr
+        return ptr
+
+    @property
+    def row(self) -> Tensor:
+        return self._indices[0]
+
+    @property
+    def col(self) -> Tensor:
+        return self._indices[1]
+
+    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(ptr, row, perm) by columns: entry `perm[i]` of this pattern is the i-th of the transposed one."""
+        if self._transposed is not None:
+            return self._transposed
+        col, perm = torch.sort(self._indices[1], stable=True)
+        ptr = torch._convert_indices_from_coo_to_csr(col, self._size[1])
+        made = (ptr, self._indices[0][perm], perm)
+        if not torch.compiler.is_compiling():
+            self._transposed = made
+        return made
+
+    def prepare(self) -> Pattern:
+        """Builds what products need now instead of at first use (before forking workers or compiling)."""
+        if self.ndim == 2:
+            local = self.local().pattern
+            _ = local.ptr
+            local.transposed()
+        return self
+
+    def local(self) -> Local:
+        """Itself when most rows and columns are occupied, else a small pattern over those that are."""
+        if self._local is not None:
+            return self._local
+        limit = 4 * self.nnz + 1024
+        wide = [n > limit for n in self._size]
+        if not any(wide) or torch.compiler.is_compiling():
+            # Not kept: a pattern that refers to itself would live until the garbage collector's next round.
+            return Local(None, None, self)
+        ids: list[Tensor | None] = []
+        index, size = [], []
+        for axis, far in zip(self._indices, wide, strict=True):
+            if far:
+                unique, inverse = torch.unique(axis, return_inverse=True)
+                ids.append(unique)
+                index.append(inverse)
+                size.append(unique.shape[0])
+            else:
+                ids.append(None)
+                index.append(axis)
+                size.append(self._size[len(size)])
+        self._local = Local(ids[0], ids[1], Pattern.sorted(torch.stack(index), size))
+        return self._local
+
+    def segments(self, keep: tuple[int, ...]) -> Segments:
+        """Groups of entries that agree in the dimensions `keep`."""
+        found = self._segments.get(keep)
+        if found is None:
+            found = group(self, keep)
+            if not torch.compiler.is_compiling():
+                self._segments[keep] = found
+        return found
+
+    def repeat(self, count: int) -> Pattern:
+        """`count` copies down the diagonal: one product for a whole batch."""
+        if count == 1:
+            return self
+        if self._repeated is not None and self._repeated[0] == count:
+            return self._repeated[1]
+        step = torch.arange(count, device=self.device).view(1, count, 1)
+        scale = torch.tensor(self._size, device=self.device).view(-1, 1, 1)
+        size = tuple(n * count for n in self._size)
+        check_size("a batch on the diagonal", size)
+        made = Pattern.sorted((self._indices[:, None] + step * scale).flatten(1), size)
+        if not torch.compiler.is_compiling():
+            self._repeated = (count, made)
+        return made
+
+    # Moving and keeping
+
+    def to(self, device: torch.device | str) -> Pattern:
+        device = torch.device(device)
+        if device == self.device or (device.index is None and device.type == self.device.type):
+            return self
+        made = Pattern.sorted(self._indices.to(device), self._size)
+        made._slot = None if self._slot is None else self._slot.to(device)
+        return made
+
+    def share_memory(self) -> Pattern:
+        """Moves the indices to shared memory, for DataLoader workers and torch.multiprocessing."""
+        self._indices.share_memory_()
+        if self._slot is not None:
+            self._slot.share_memory_()
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Caches are rebuilt at the other end: they are twice the size of the pattern itself.
+        return _restore, (self._indices, self._size, self._slot)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Pattern:
+        return self  # immutable, and worth sharing
+
+
+def _restore(indices: Tensor, size: Size, slot: Tensor | None) -> Pattern:
+    made = Pattern.sorted(indices, size)
+    made._slot = slot
+    return made
+
+
+def group(pattern: Pattern, keep: tuple[int, ...]) -> Segments:
+    size = tuple(pattern.size[d] for d in keep)
+    total = math.prod(size)
+    index = pattern._indices
+    leading = keep == tuple(range(len(keep)))
+    if not keep:
+        key = torch.zeros(pattern.nnz, dtype=torch.int64, device=pattern.device)
+    else:
+        key = linear(index[list(keep)], size) if len(keep) > 1 else index[keep[0]]
+    perm: Tensor | None = None
+    ordered = key
+    if not leading:
+        ordered, perm = torch.sort(key, stable=True)
+    if total <= 4 * pattern.nnz + 1024:
+        ptr = torch._convert_indices_from_coo_to_csr(ordered, total)
+        return Segments(None, ptr, perm, key, total)
+    if torch.compiler.is_compiling():
+        raise PatternError(
+            "a reduction over a pattern with far fewer entries than rows can't be planned inside "
+            "torch.compile: run it once outside (its plan is kept), or call it outside the compiled function."
+        )
+    ids, inverse, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
+    ptr = torch.zeros(ids.shape[0] + 1, dtype=torch.int64, device=pattern.device)
+    torch.cumsum(counts, 0, out=ptr[1:])
+    if perm is None:
+        seg = inverse
+    else:
+        seg = torch.empty_like(inverse)
+        seg[perm] = inverse
+    return Segments(ids, ptr, perm, seg, total)
+
+
+def linear(indices: Tensor, size: Size) -> Tensor:
+    """[dims, n] -> [n], row-major numbers."""
+    key = indices[0]
+    for axis, n in zip(indices[1:], size[1:], strict=True):
+        key = key * n + axis
+    return key
+
+
+def unlinear(keys: Tensor, size: Size) -> Tensor:
+    axes = []
+    for n in reversed(size[1:]):
+        axes.append(keys % n)
+        keys = keys // n
+    return torch.stack([keys, *reversed(axes)])
+
+
+def check_size(name: str, size: Size) -> None:
+    if math.prod(size) > INT64_MAX or any(n > INT64_MAX for n in size):
+        raise too_large(name, size)
+
+
+def _as_indices(indices: Any, size: Sequence[int] | None) -> Tensor:
+    if not isinstance(indices, Tensor):
+        indices = torch.as_tensor(indices)
+        if indices.numel() == 0 and not indices.dtype.is_complex:
+            indices = indices.long()
+    if indices.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        raise PatternError(
+            f"indices must be whole numbers (int64), not {indices.dtype}: convert them with .long()."
+        )
+    if indices.dim() == 3:
+        raise PatternError(
+            f"indices have the shape {tuple(indices.shape)}; one pattern is (dimensions, entries). For a batch "
+            f"that shares its places, give them once and let values be (batch, entries) with batch_dims=1; for "
+            f"places that differ, make the batch a first row of the indices, or use gradmend.sparse.block_diag."
+        )
+    if indices.dim() == 1 and indices.numel() == 0 and size is not None:
+        indices = indices.reshape(len(size), 0)
+    if indices.dim() != 2 or indices.shape[0] == 0:
+        raise PatternError(
+            f"indices have the shape {tuple(indices.shape)}; they must be (dimensions, entries), one row per "
+            f"dimension, as torch.sparse_coo_tensor takes them."
+        )
+    return indices.detach().to(torch.int64)
+
+
+def _as_size(indices: Tensor, size: Sequence[int] | None) -> Size:
+    if size is None:
+        if indices.shape[1] == 0:
+            raise PatternError("a pattern without entries needs its size: Pattern(indices, size).")
+        return tuple(int(n) + 1 for n in indices.amax(1))
+    shape = tuple(int(n) for n in size)
+    if len(shape) != indices.shape[0]:
+        raise PatternError(
+            f"indices name {indices.shape[0]} dimensions and the size {shape} has {len(shape)}: "
+            f"they must agree."
+        )
+    if any(n < 0 for n in shape):
+        raise PatternError(f"the size {shape} has a negative dimension.")
+    check_size("a sparse tensor", shape)
+    return shape
+
+
+def _check_bounds(indices: Tensor, size: Size) -> None:
+    if indices.shape[1] == 0:
+        return
+    limit = torch.tensor(size, device=indices.device)[:, None]
+    bad = (indices < 0) | (indices >= limit)
+    if bool(bad.any()):
+        dim, entry = (int(n) for n in bad.nonzero()[0])
+        raise PatternError(
+            f"entry {entry} has the index {int(indices[dim, entry])} in dimension {dim}, "
+            f"which goes from 0 to {size[dim] - 1}."
+        )

@@ -1,0 +1,228 @@
+"""What the entries hold: a pattern and a plain tensor of values, speaking torch's language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.dispatch import dispatch
+from gradmend.sparse.errors import PatternError, SparseError
+from gradmend.sparse.pattern import Pattern
+
+
+class SparseTensor:
+    """A sparse tensor whose values are an ordinary tensor, so that everything trains through them.
+
+    >>> S = SparseTensor.from_coo([[0, 1], [1, 0]], torch.tensor([2.0, 3.0], requires_grad=True), (2, 2))
+    >>> (S @ torch.eye(2)).sum().backward()
+
+    The shape is batch dimensions, then the pattern's, then dense ones; values are [*batch, nnz, *dense].
+    """
+
+    # Ahead of numpy's and torch's own operators.
+    __array_priority__ = 1000
+
+    if TYPE_CHECKING:
+        # The operations of functions/ are attached to the class when the package loads.
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init__(self, pattern: Pattern, values: Tensor, *, batch_dims: int = 0) -> None:
+        if not isinstance(pattern, Pattern):
+            raise PatternError(
+                f"SparseTensor takes a Pattern first, not {type(pattern).__name__}; from indices, write "
+                f"SparseTensor.from_coo(indices, values, size)."
+            )
+        if not isinstance(values, Tensor):
+            values = torch.as_tensor(values, device=pattern.device)
+        if values.dim() <= batch_dims or values.shape[batch_dims] != pattern.given:
+            raise PatternError(_mismatch(pattern, values, batch_dims))
+        if values.device != pattern.device:
+            raise PatternError(
+                f"the pattern is on {pattern.device} and the values are on {values.device}: move one with .to()."
+            )
+        if not pattern.is_canonical:
+            values = pattern.arrange(values, batch_dims)
+            pattern = pattern.canonical()
+        self.pattern = pattern
+        self._values = values
+        self.batch_dims = batch_dims
+
+    def like(self, values: Tensor, pattern: Pattern | None = None) -> SparseTensor:
+        """The same places with other values (unchecked: for operations)."""
+        return make(self.pattern if pattern is None else pattern, values, self.batch_dims)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return dispatch(func, args, kwargs if kwargs is not None else {})
+
+    # Parts, as torch spells them
+
+    def values(self) -> Tensor:
+        return self._values
+
+    def indices(self) -> Tensor:
+        return self.pattern.indices()
+
+    def crow_indices(self) -> Tensor:
+        return self.pattern.ptr
+
+    def col_indices(self) -> Tensor:
+        return self.pattern.col
+
+    @property
+    def nnz(self) -> int:
+        return self.pattern.nnz
+
+    def _nnz(self) -> int:
+        return self.pattern.nnz
+
+    @property
+    def shape(self) -> torch.Size:
+        n = self.batch_dims
+        return torch.Size((*self._values.shape[:n], *self.pattern.size, *self._values.shape[n + 1 :]))
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    @property
+    def ndim(self) -> int:
+        return self._values.dim() - 1 + self.pattern.ndim
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def sparse_dim(self) -> int:
+        return self.pattern.ndim
+
+    def dense_dim(self) -> int:
+        return self._values.dim() - 1 - self.batch_dims
+
+    def numel(self) -> int:
+        return self.shape.numel()
+
+    @property
+    def density(self) -> float:
+        return self.pattern.density
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    dtype = property(lambda self: self._values.dtype)
+    device = property(lambda self: self._values.device)
+    requires_grad = property(lambda self: self._values.requires_grad)
+    is_leaf = property(lambda self: self._values.is_leaf)
+    grad_fn = property(lambda self: self._values.grad_fn)
+
+    def is_floating_point(self) -> bool:
+        return self._values.is_floating_point()
+
+    def is_complex(self) -> bool:
+        return self._values.is_complex()
+
+    def is_coalesced(self) -> bool:
+        return True
+
+    def coalesce(self) -> SparseTensor:
+        return self
+
+    @property
+    def grad(self) -> SparseTensor | None:
+        """The gradient of the values, at the same places."""
+        found = self._values.grad
+        return None if found is None else self.like(found)
+
+    def requires_grad_(self, requires_grad: bool = True) -> SparseTensor:
+        self._values.requires_grad_(requires_grad)
+        return self
+
+    def retain_grad(self) -> None:
+        self._values.retain_grad()
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
+        return self._values.register_hook(hook)
+
+    def share_memory_(self) -> SparseTensor:
+        self.pattern.share_memory()
+        self._values.share_memory_()
+        return self
+
+    def map(self, f: Callable[..., Tensor], *args: Any, **kwargs: Any) -> SparseTensor:
+        """Any elementwise f on the stored entries: `S.map(torch.exp)`. What isn't stored stays zero."""
+        made = f(self._values, *args, **kwargs)
+        n = self.batch_dims
+        if not isinstance(made, Tensor) or made.shape[: n + 1] != self._values.shape[: n + 1]:
+            got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+            raise SparseError(
+                f"S.map takes a function that keeps one value per stored entry: it was given "
+                f"{tuple(self._values.shape)} and returned {got}."
+            )
+        return self.like(made)
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise SparseError(
+                f"the truth of a sparse tensor with {self.numel()} entries is ambiguous: use S.any() or S.all()."
+            )
+        return bool((self._values != 0).any())
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise SparseError(
+            "a SparseTensor can't be written to: its pattern is fixed. Make new values out of place with "
+            "S.map(f), or add another sparse tensor."
+        )
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
+    def __repr__(self) -> str:
+        from gradmend.sparse.show import describe
+
+        return describe(self)
+
+    def spy(self, width: int = 32, height: int = 12) -> str:
+        """A small picture of where the entries are."""
+        from gradmend.sparse.show import spy
+
+        return spy(self.pattern, width, height)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparseTensor:
+        import copy
+
+        return make(self.pattern, copy.deepcopy(self._values, memo), self.batch_dims)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make, (self.pattern, self._values, self.batch_dims)
+
+
+def make(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:
+    """Unchecked: canonical pattern, values in its order."""
+    made = SparseTensor.__new__(SparseTensor)
+    made.pattern = pattern
+    made._values = values
+    made.batch_dims = batch_dims
+    return made
+
+
+def _mismatch(pattern: Pattern, values: Tensor, batch_dims: int) -> str:
+    got = tuple(values.shape)
+    where = f"dimension {batch_dims} of the values" if values.dim() > batch_dims else "the values"
+    said = (
+        f"the pattern has {pattern.given} entries and {where} has {got[batch_dims]} (values are {got}): "
+        if values.dim() > batch_dims
+        else f"values of the shape {got} have no dimension for the {pattern.given} entries: "
+    )
+    hint = "give one value per entry"
+    if values.dim() == 2 and batch_dims == 0 and values.shape[1] == pattern.given:
+        hint = "for a batch of values on one pattern, say batch_dims=1"
+    elif pattern.has_duplicates and values.dim() > batch_dims and got[batch_dims] == pattern.nnz:
+        hint = "some places were given twice; give a value for each, or use pattern.canonical()"
+    return said + hint + "."
