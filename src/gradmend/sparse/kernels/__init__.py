@@ -6,6 +6,7 @@ trailing dimensions). The transposed pattern is `crow_t`, `row_t` and `perm`, wi
     spmm(crow, col, values, X)               out[i] = sum over entries e of row i of values[e] * X[col[e]]
     spmm(crow_t, row_t, values, G, perm)     the transposed product, without building values[perm]
     sddmm(crow, col, A, B)                   out[e] = sum over k of A[row[e], k] * B[col[e], k]; no conjugation
+                                             (row=, the row of each entry, if at hand, spares working it out)
     spmm_backward(crow, col, crow_t, row_t, perm, values, X, grad)
                                              (d values, d X) of spmm in one pass over the transposed pattern
     segment_sum, _mean, _prod                empty rows give 0, 0, 1
@@ -14,9 +15,9 @@ trailing dimensions). The transposed pattern is `crow_t`, `row_t` and `perm`, wi
     segment_softmax, _log_softmax            and their `_backward(crow, out, grad)`
 """
 
+from gradmend.sparse.kernels.matmul import sddmm, spmm, spmm_backward
 from gradmend.sparse.kernels.plain import (
     rows_of,
-    sddmm,
     segment_log_softmax,
     segment_log_softmax_backward,
     segment_logsumexp,
@@ -27,8 +28,6 @@ from gradmend.sparse.kernels.plain import (
     segment_softmax,
     segment_softmax_backward,
     segment_sum,
-    spmm,
-    spmm_backward,
 )
 
 __all__ = [

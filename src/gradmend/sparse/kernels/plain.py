@@ -5,12 +5,38 @@ These are the definition. The compiled kernels are tested equal to them, and the
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 _BAG = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
+_SAMPLED = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
 _CHUNK = 1 << 22  # entries x k gathered at a time, so that no temporary outgrows a few dozen MB
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums are kept in."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+@cache
+def _quiet_csr() -> None:
+    """PyTorch calls CSR beta once a process, in a warning that is no user's concern here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor([0, 1], [0], [0.0], (1, 1), check_invariants=False)
+
+
+def _csr(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    _quiet_csr()
+    return torch.sparse_csr_tensor(crow, col, values, size, check_invariants=False)
+
+
+def _records(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def rows_of(crow: Tensor, nnz: int) -> Tensor:
@@ -45,19 +71,27 @@ def spmm(crow: Tensor, col: Tensor, values: Tensor, X: Tensor, perm: Tensor | No
     return out
 
 
-def sddmm(crow: Tensor, col: Tensor, A: Tensor, B: Tensor) -> Tensor:
+def sddmm(crow: Tensor, col: Tensor, A: Tensor, B: Tensor, row: Tensor | None = None) -> Tensor:
     nnz, k = col.numel(), A.shape[1]
-    out = A.new_zeros(nnz)
     if nnz == 0 or k == 0:
-        return out
-    row = rows_of(crow, nnz)
-    wide = torch.float32 if A.dtype in (torch.bfloat16, torch.float16) else A.dtype
+        return A.new_zeros(nnz)
+    if nnz * k > _CHUNK // 256 and A.dtype in _SAMPLED and A.is_cpu and not _records(A, B):
+        # MKL's: no gathered temporaries, and much faster than them once past the cost of the call.
+        zeros = torch.zeros(nnz, dtype=A.dtype)
+        mask = _csr(crow, col, zeros, (A.shape[0], B.shape[0]))
+        sampled = torch.sparse.sampled_addmm(mask, A.resolve_conj(), B.resolve_conj().t(), beta=0)
+        return sampled.values()
+    if row is None:
+        row = rows_of(crow, nnz)
+    if nnz * k <= _CHUNK:
+        return _dots(A, B, row, col)
     step = max(1, _CHUNK // k)
-    for i in range(0, nnz, step):
-        j = min(i + step, nnz)
-        product = A[row[i:j]].to(wide) * B[col[i:j]].to(wide)
-        out[i:j] = product.sum(1)
-    return out
+    return torch.cat([_dots(A, B, row[i : i + step], col[i : i + step]) for i in range(0, nnz, step)])
+
+
+def _dots(A: Tensor, B: Tensor, row: Tensor, col: Tensor) -> Tensor:
+    a, b = A.index_select(0, row).to(wide(A.dtype)), B.index_select(0, col).to(wide(B.dtype))
+    return (a * b).sum(1).to(A.dtype)
 
 
 def spmm_backward(
@@ -69,10 +103,11 @@ def spmm_backward(
     values: Tensor,
     X: Tensor,
     grad: Tensor,
+    row: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     if X.is_complex():
-        return sddmm(crow, col, grad, X.conj()), spmm(crow_t, row_t, values.conj(), grad, perm)
-    return sddmm(crow, col, grad, X), spmm(crow_t, row_t, values, grad, perm)
+        X, values = X.conj(), values.conj()
+    return sddmm(crow, col, grad, X, row), spmm(crow_t, row_t, values, grad, perm)
 
 
 def _reduce(crow: Tensor, values: Tensor, how: str, fill: float | bool) -> Tensor:
@@ -87,9 +122,8 @@ def _reduce(crow: Tensor, values: Tensor, how: str, fill: float | bool) -> Tenso
 def segment_sum(crow: Tensor, values: Tensor) -> Tensor:
     rows, nnz = crow.numel() - 1, values.shape[0]
     dtype = torch.int64 if values.dtype == torch.bool else values.dtype
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    out = torch.zeros((rows, *values.shape[1:]), dtype=wide, device=values.device)
-    return out.index_add_(0, rows_of(crow, nnz), values.to(wide)).to(dtype)
+    out = torch.zeros((rows, *values.shape[1:]), dtype=wide(dtype), device=values.device)
+    return out.index_add_(0, rows_of(crow, nnz), values.to(wide(dtype))).to(dtype)
 
 
 def segment_mean(crow: Tensor, values: Tensor) -> Tensor:

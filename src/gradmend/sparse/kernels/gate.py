@@ -1,0 +1,89 @@
+"""Whether a compiled kernel may serve a call, and at which width."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Below this many multiply-adds torch's own ops win, and nobody waits for a compiler.
+SMALL = 1 << 16
+
+_TAGS = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
+_SIZES = {"f32": 4, "f64": 8, "bf16": 4, "f16": 4}  # bytes of a lane as computed with
+
+
+class Plan(NamedTuple):
+    tag: str  # how elements lie in memory
+    wide: str  # and how sums of them are kept
+    width: int  # lanes held at once
+    exact: bool  # width divides k: no lane is masked
+
+
+@cache
+def _features() -> dict[str, bool] | None:
+    """The CPU's features, or None where numba is missing or switched off by GRADMEND_NUMBA=0."""
+    if os.environ.get("GRADMEND_NUMBA") == "0" or importlib.util.find_spec("numba") is None:
+        return None
+    try:
+        from llvmlite.binding import get_host_cpu_features
+
+        from gradmend.sparse.kernels import compiled  # noqa: F401  # a numba that does not import is no numba
+    except Exception:
+        return None
+    try:
+        return dict(get_host_cpu_features())
+    except RuntimeError:  # a CPU that LLVM can't ask
+        return {}
+
+
+@cache
+def plan(dtype: torch.dtype, k: int) -> Plan | None:
+    """How to run rows of k elements, or None when torch's ops must do."""
+    tag = _TAGS.get(dtype)
+    if tag is None or k == 0 or (features := _features()) is None:
+        return None
+    if tag == "f16" and not (features.get("f16c") or features.get("fullfp16")):
+        return None
+    masks = features.get("avx512f", False)
+    most = (512 if masks else 256) // _SIZES[tag]
+    if masks or k == 1:
+        width = min(most, 1 << (k - 1).bit_length())
+    else:  # masked lanes are slow here: take the widest run that divides k
+        width = min(most, k & -k)
+        if width < 4:
+            return None
+    return Plan(tag, "f64" if tag == "f64" else "f32", width, k % width == 0)
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Plain CPU memory of one dtype that no gradient is to be recorded for."""
+    dtype, grad = tensors[0].dtype, torch.is_grad_enabled()
+    for t in tensors:
+        if (
+            t.dtype is not dtype
+            or not t.is_cpu
+            or t.layout is not torch.strided
+            or (grad and t.requires_grad)
+        ):
+            return False
+    return True
+
+
+def rows(X: Tensor) -> tuple[Tensor, int]:
+    """X with adjacent elements in each row, and the stride from row to row; an expanded row is kept once."""
+    if X.is_neg():
+        X = X.resolve_neg()
+    if X.stride(0) == 0 and X.shape[0] > 1:
+        return X[:1].contiguous(), 0
+    if X.stride(1) != 1 and X.shape[1] > 1:
+        X = X.contiguous()
+    return X, X.stride(0) if X.shape[0] > 1 else X.shape[1]
+
+
+def flat(values: Tensor) -> Tensor:
+    return (values.resolve_neg() if values.is_neg() else values).contiguous()

@@ -1,0 +1,62 @@
+"""Who runs a compiled kernel: this thread alone, or with a few of our own beside it.
+
+The kernels release the GIL and work on a share of the rows, so plain Python threads do: no threading layer of
+numba's is ever loaded (its workqueue crashes under concurrent calls, OpenMP kills a forked child). A kernel's
+last two arguments are (part, parts).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+_SHARES = 8  # parts a thread: a thread that is held up leaves the rest to the others
+ALONE = 1 << 18  # multiply-adds below which waking another thread costs more than it gives
+
+_pool: ThreadPoolExecutor | None = None
+_pool_size = 0
+_forked = False
+
+
+def _after_fork() -> None:
+    # The pool's threads did not come along. A child is usually one of many workers: it works alone.
+    global _pool, _pool_size, _forked
+    _pool, _pool_size, _forked = None, 0, True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _helpers(n: int) -> ThreadPoolExecutor:
+    global _pool, _pool_size
+    if _pool is None or _pool_size < n:
+        _pool, _pool_size = ThreadPoolExecutor(n, thread_name_prefix="gradmend-kernel"), n
+    return _pool
+
+
+def run(kernel: Callable[..., Any], work: int, *args: int) -> None:
+    """Call the kernel on all its parts; `work` is roughly the number of multiply-adds."""
+    threads = 1 if _forked or work < ALONE else torch.get_num_threads()
+    if threads == 1:
+        kernel(*args, 0, 1)
+        return
+    parts = threads * _SHARES
+    ticket = itertools.count()
+
+    def take() -> None:
+        while (part := next(ticket)) < parts:
+            kernel(*args, part, parts)
+
+    try:
+        others = [_helpers(threads - 1).submit(take) for _ in range(threads - 1)]
+    except RuntimeError:  # the interpreter is shutting down: no new threads
+        others = []
+    take()
+    for other in others:
+        other.result()
