@@ -1,0 +1,64 @@
+"""`gradmend saves`: the words, the data, and bad input."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from gradmend.cli import saves
+
+
+def run(*argv: str) -> int:
+    parser = argparse.ArgumentParser()
+    saves.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["saves", *argv])
+    code: int = args.run(args)
+    return code
+
+
+def test_exp(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("exp") == 0
+    assert capsys.readouterr().out == (
+        "exp keeps its result for backward.\n"
+        "\n"
+        "  exp(Tensor self) -> Tensor\n"
+        "    gradient of self: grad * result\n"
+        "    keeps result\n"
+        "\n"
+        "Writing to its input afterwards is safe: backward does not need it.\n"
+        "Writing to its result between forward and backward is not safe.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ("mul", "keeps self, if other needs a gradient"),
+        ("mul_", "mul_ keeps a copy of what its input was and its input `other` for backward."),
+        ("add", "add keeps none of its tensors for backward."),
+        ("F.cross_entropy", "cross_entropy keeps `labels` and values in between for backward."),
+        ("softmax", "it runs as _softmax."),
+        ("argmax", "no entry in derivatives.yaml"),
+        ("nll_loss_forward", "keeps self, though backward never looks at its values"),
+    ],
+)
+def test_words(op: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(op) == 0
+    assert words in capsys.readouterr().out
+
+
+def test_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("exp", "linear", "--json") == 0
+    exp, linear = json.loads(capsys.readouterr().out)
+    assert exp["keeps"] == ["result"] and exp["formulas"] == {"self": "grad * result.conj()"}
+    assert linear["made_of"] == ["TBackward0", "AddmmBackward0"] and linear["writing_input_is_safe"] is False
+
+
+def test_a_bad_op_gets_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sofmax") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("gradmend saves: there is no op called 'sofmax' in torch; did you mean softmax")
+    assert err.count("\n") == 1
