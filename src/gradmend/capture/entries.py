@@ -1,0 +1,196 @@
+"""The ledger's entries while the program runs: Saves and Writes of one storage on one clock."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradmend.capture.regions import Layout, LayoutIndex, layout_of, physical
+from gradmend.capture.sites import Raw
+from gradmend.heal.undo import UndoLog
+
+if TYPE_CHECKING:
+    from gradmend.capture.ledger import Scope
+
+# A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
+_MOST_WRITES = 8192
+
+
+class Entry:
+    """A Save: what an op kept for backward, and what we must know to tell whether it still stands.
+
+    The handle is a detached alias: it shares memory and version counter with the saved tensor, and holds
+    no graph. The graph owns the Entry; when the graph lets go, the Entry's death frees what it needed.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_counter",
+        "_standing",
+        "escape",
+        "handle",
+        "layout",
+        "original",
+        "print",
+        "raw",
+        "scope",
+        "swaps",
+        "tick",
+        "timeline",
+        "version",
+    )
+
+    def __init__(self, handle: torch.Tensor, version: int, tick: int, raw: Raw, scope: Scope) -> None:
+        self.handle = handle
+        self.version = version
+        self.tick = tick
+        self.raw = raw
+        self.scope = scope
+        self.timeline: Timeline | None = None
+        self.layout: Layout | None = None
+        self.original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
+        self.swaps: list[Written] = []  # Writes that put other memory under the original
+        self.print: int | None = None  # fingerprint of the saved bytes
+        self.escape: Raw | None = None  # where the memory was handed out beyond torch
+        self._counter: Counter | None = None
+        self._standing = 0
+
+    def __del__(self) -> None:
+        timeline = self.timeline
+        if timeline is not None:
+            timeline.dead.append((timeline, self.tick, self.layout))
+            timeline.bury()
+
+    def moved(self) -> bool:
+        """PyTorch's own counter stepped since the Save: without us, backward would refuse."""
+        return self.handle._version != self.version
+
+    def uncredited(self) -> bool:
+        """The counter stepped outside every Write we saw: something changed the tensor unseen."""
+        counter = self._counter
+        if counter is None:
+            return self.moved()
+        return self.handle._version - counter.credited != self._standing
+
+    def settle(self, counter: Counter) -> None:
+        self._counter = counter
+        self._standing = self.version - counter.credited
+
+
+class Written:
+    """A Write: this op changed this region of this storage, from this line."""
+
+    __slots__ = ("how", "kept", "layout", "moved", "op", "raw", "shape", "strides", "tick")
+
+    def __init__(self, tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> None:
+        self.tick = tick
+        self.op = op
+        self.raw = raw
+        self.layout = layout
+        self.how = how
+        self.moved = False  # some version counter of the storage stepped
+        self.kept = 0  # bytes kept in the undo log
+
+
+class Counter:
+    """A version counter, known by one tensor that carries it, and the steps of it we can account for.
+
+    A storage may have several: `.data` makes a fresh one, `w.data = x` lets two share a storage.
+    """
+
+    __slots__ = ("carrier", "credited", "seen")
+
+    def __init__(self, carrier: torch.Tensor) -> None:
+        self.carrier = carrier
+        self.credited = 0
+        self.seen = carrier._version
+
+    def carried_by(self, t: torch.Tensor) -> bool:
+        version = self.carrier._version
+        if t._version != version:
+            return False
+        # PyTorch does not tell which counter a tensor has; a step on one that shows on the other does.
+        set_version = torch._C._autograd._unsafe_set_version_counter
+        set_version((self.carrier,), (version + 1,))
+        try:
+            return t._version == version + 1
+        finally:
+            set_version((self.carrier,), (version,))
+
+    def credit(self, before: int) -> bool:
+        now = self.carrier._version
+        step = now - max(before, self.seen)
+        if step > 0:
+            self.credited += step
+            self.seen = now
+        return now > before
+
+
+class Timeline:
+    """All that is known of one storage while a Save of it lives."""
+
+    __slots__ = ("counters", "dead", "deaths", "fresh", "index", "key", "last", "live", "log", "owner", "storage", "undo")
+
+    def __init__(self, key: int, storage: torch.UntypedStorage, owner: Any) -> None:
+        self.key = key
+        self.storage = storage
+        self.owner = owner
+        self.dead: deque[tuple[Timeline, int, Layout | None]] = owner.dead
+        self.live: dict[int, weakref.ref[Entry]] = {}
+        self.fresh: list[weakref.ref[Entry]] = []  # not yet indexed: most storages are never written
+        self.index = LayoutIndex()
+        self.counters: list[Counter] = []
+        self.undo = UndoLog()
+        self.log: list[Written] = []
+        self.last = -1  # the tick of the last Write
+        self.deaths = 0
+
+    def bury(self) -> None:
+        self.owner.bury()
+
+    def settle(self) -> None:
+        """Index the Saves made since the last Write, and find the version counter of each."""
+        for ref in self.fresh:
+            entry = ref()
+            if entry is None:
+                continue
+            handle = entry.handle
+            if entry.layout is None:
+                entry.layout = layout_of(physical(handle))
+                self.index.add(entry.layout)
+            for counter in self.counters:
+                if counter.carried_by(handle):
+                    break
+            else:
+                counter = Counter(handle)
+                self.counters.append(counter)
+            entry.settle(counter)
+        self.fresh.clear()
+
+    def entries(self) -> list[Entry]:
+        return [e for ref in list(self.live.values()) if (e := ref()) is not None]
+
+    def wrote(self, written: Written) -> None:
+        self.last = written.tick
+        self.log.append(written)
+        if len(self.log) > _MOST_WRITES:
+            del self.log[_MOST_WRITES // 4 : _MOST_WRITES // 2]
+
+    def forget(self, tick: int, layout: Layout | None) -> None:
+        """A Save died: drop what only it needed, now and then all at once."""
+        self.live.pop(tick, None)
+        if layout is not None:
+            self.index.remove(layout)
+        self.deaths += 1
+        if self.undo.records and self.deaths > 16 + len(self.live):
+            self.tidy()
+
+    def tidy(self) -> None:
+        self.deaths = 0
+        self.undo.prune(self.live)
+        oldest = min(self.live, default=None)
+        if oldest is not None:
+            self.log = [w for w in self.log if w.tick > oldest]

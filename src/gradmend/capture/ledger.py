@@ -1,0 +1,400 @@
+"""The ledger: Saves and Writes on one logical clock, and the verdict when backward asks for a Save.
+
+    pack   -> Ledger.save(t)            a Save is entered
+    tap    -> Ledger.before(...) / after(...)   a Write is entered; old bytes that a live Save needs are kept
+    unpack -> Ledger.ask(entry)         is it still what it was? The Scope's policy decides what follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from gradmend.capture import escapes, reads
+from gradmend.capture.entries import Entry, Timeline, Written
+from gradmend.capture.regions import Layout, layout_of, overlap, physical
+from gradmend.capture.sites import Raw, raw_here
+from gradmend.errors import BudgetError
+from gradmend.heal.undo import Elements, UndoLog, same_bytes, take
+
+Policy = Literal["watch", "heal"]
+
+_detach = torch._C.TensorBase.detach  # type: ignore[attr-defined]
+_storage_of = torch._C.TensorBase.untyped_storage  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True)
+class Finding:
+    """A Save that PyTorch would refuse, or that has changed: the facts, before any words."""
+
+    entry: Entry
+    node: Any
+    slot: str | None
+    changed: bool  # its bytes differ from what they were, or nobody can tell
+    read: bool  # the node's backward reads this slot
+    moved: bool  # the version counter stepped: plain PyTorch would raise
+    cause: Literal["write", "swap", "foreign", "unknown"]
+    writes: list[Written]
+    backward: Raw
+    kept: int = 0
+
+    @property
+    def harmful(self) -> bool:
+        return self.changed and self.read
+
+
+class Scope:
+    """One watch() or heal(): its policy, and where findings go."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        tell: Callable[[Finding], BaseException | None],
+        budget: int | None = None,
+        paranoid: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.tell = tell
+        self.budget = budget
+        self.paranoid = paranoid
+
+
+Token = list[tuple[Timeline, Written, list[int]]]
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.timelines: dict[int, Timeline] = {}
+        self.dead: deque[tuple[Timeline, int, Layout | None]] = deque()
+        self._clock = itertools.count(1)
+        self._lock = threading.RLock()
+        self._busy = False
+        self._untracked = 0
+
+    # ------------------------------------------------------------------ Saves
+
+    def save(self, t: torch.Tensor, scope: Scope, raw: Raw) -> Entry:
+        entry = Entry(_detach(t), t._version, next(self._clock), raw, scope)
+        entry.original = weakref.ref(t)
+        try:
+            storage = _storage_of(t)
+            key = storage._cdata
+        except (RuntimeError, NotImplementedError):
+            return entry  # sparse, wrapped: PyTorch's counter is all there is to go by
+        timeline = self.timelines.get(key)
+        if timeline is None:
+            timeline = self.timelines[key] = Timeline(key, storage, self)
+        entry.timeline = timeline
+        ref = weakref.ref(entry)
+        timeline.live[entry.tick] = ref
+        timeline.fresh.append(ref)
+        if scope.paranoid or escapes.any_known() or not storage.resizable():
+            site = escapes.of(storage)
+            if site is not None or scope.paranoid:
+                entry.escape = site
+                entry.print = escapes.fingerprint(entry.handle)
+        return entry
+
+    def bury(self) -> None:
+        """Take dead Saves out. Runs in destructors, so it must never wait nor re-enter."""
+        if self._busy or not self._lock.acquire(blocking=False):
+            return
+        self._busy = True
+        try:
+            while self.dead:
+                timeline, tick, layout = self.dead.popleft()
+                timeline.forget(tick, layout)
+                if not timeline.live and self.timelines.get(timeline.key) is timeline:
+                    del self.timelines[timeline.key]
+        finally:
+            self._busy = False
+            self._lock.release()
+
+    # ----------------------------------------------------------------- Writes
+
+    def before(
+        self,
+        op: str,
+        targets: Sequence[torch.Tensor],
+        elements: Elements | None = None,
+        how: str = "data",
+    ) -> Token | None:
+        """A Write is about to happen: keep what live Saves need, and note where the counters stand."""
+        token: Token | None = None
+        for t in targets:
+            found = self._timeline_of(t)
+            if found is None:
+                continue
+            if token is None:
+                token = []
+                raw = raw_here(2)
+            timeline, shift = found
+            with self._lock:
+                self._busy = True
+                try:
+                    token.append(self._enter(timeline, shift, t, op, raw, elements, how))
+                finally:
+                    self._busy = False
+        if self.dead:
+            self.bury()
+        return token
+
+    def _timeline_of(self, t: torch.Tensor) -> tuple[Timeline, int] | None:
+        try:
+            storage = _storage_of(t)
+            timeline = self.timelines.get(storage._cdata)
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+            return None
+        if timeline is not None:
+            return timeline, 0
+        if escapes.any_known() or not storage.resizable():
+            return self._by_address(storage)
+        return None
+
+    def _by_address(self, storage: torch.UntypedStorage) -> tuple[Timeline, int] | None:
+        """Foreign memory: another storage object may lie over the same bytes (a numpy round trip)."""
+        lo = storage.data_ptr()
+        hi = lo + storage.nbytes()
+        for timeline in list(self.timelines.values()):
+            start = timeline.storage.data_ptr()
+            if lo < start + timeline.storage.nbytes() and start < hi:
+                return timeline, lo - start
+        return None
+
+    def _enter(
+        self,
+        timeline: Timeline,
+        shift: int,
+        t: torch.Tensor,
+        op: str,
+        raw: Raw,
+        elements: Elements | None,
+        how: str,
+    ) -> tuple[Timeline, Written, list[int]]:
+        timeline.settle()
+        layout = layout_of(physical(_detach(t)))
+        if shift:
+            layout = layout.shifted(shift)
+        written = Written(next(self._clock), op, raw, layout, how)
+        if how == "data":
+            self._keep(timeline, written, None if shift else elements)
+        return timeline, written, [c.carrier._version for c in timeline.counters]
+
+    def _keep(self, timeline: Timeline, written: Written, elements: Elements | None) -> None:
+        layout, undo, storage = written.layout, timeline.undo, timeline.storage
+        room = layout.nbytes
+        met: list[Layout] = []
+        total, lo, hi = 0, layout.hi, layout.lo
+        for other in timeline.index.meeting(layout):
+            met.append(other)
+            total += other.nbytes
+            lo, hi = min(lo, other.lo), max(hi, other.hi)
+            if elements is not None or (total >= room and lo <= layout.lo and hi >= layout.hi):
+                break
+        if not met:
+            return
+        scope_budget = self._budget(timeline)
+        grown = undo.nbytes
+        with torch.no_grad():
+            if elements is not None:
+                undo.add(take(storage, written.tick, layout, elements))
+            elif layout.dense and max(lo, layout.lo) - layout.lo + layout.hi - min(hi, layout.hi) > 0 and (
+                min(hi, layout.hi) - max(lo, layout.lo) <= total
+            ):
+                undo.add(take(storage, written.tick, _span(layout, lo, hi)))
+            elif total < room:
+                for other in met:
+                    undo.add(take(storage, written.tick, other))
+            else:
+                undo.add(take(storage, written.tick, layout))
+        written.kept = undo.nbytes - grown
+        if scope_budget is not None:
+            self._check_budget(scope_budget, timeline, written)
+
+    def _budget(self, timeline: Timeline) -> int | None:
+        budgets = [e.scope.budget for e in timeline.entries() if e.scope.budget is not None] if _any_budget else []
+        return min(budgets, default=None)
+
+    def _check_budget(self, budget: int, timeline: Timeline, written: Written) -> None:
+        if self.kept_bytes() <= budget:
+            return
+        for one in self.timelines.values():
+            one.tidy()
+        kept = self.kept_bytes()
+        if kept <= budget:
+            return
+        from gradmend.heal.budget import over_budget
+
+        timeline.wrote(written)
+        raise BudgetError(over_budget(budget, kept, [w for tl in self.timelines.values() for w in tl.log]))
+
+    def kept_bytes(self) -> int:
+        return sum(tl.undo.nbytes for tl in list(self.timelines.values()))
+
+    def after(self, token: Token) -> None:
+        """The Write has happened: credit the steps of the counters to it."""
+        with self._lock:
+            for timeline, written, before in token:
+                for counter, version in zip(timeline.counters, before, strict=False):
+                    if counter.credit(version):
+                        written.moved = True
+                timeline.wrote(written)
+        if self.dead:
+            self.bury()
+
+    def swapped(self, t: torch.Tensor, op: str) -> Callable[[], None]:
+        """`t` is about to get other memory (`t.data = new`, `t.set_`): Saves that are `t` itself lose theirs."""
+        found = self._timeline_of(t)
+        mine = [] if found is None else [e for e in found[0].entries() if e.original and e.original() is t]
+        if not mine:
+            return _nothing
+        written = Written(next(self._clock), op, raw_here(2), layout_of(physical(_detach(t))), "metadata")
+
+        def done() -> None:
+            for entry in mine:
+                entry.swaps.append(written)
+
+        return done
+
+    # ---------------------------------------------------------------- Escapes
+
+    def escaped(self, t: torch.Tensor | torch.UntypedStorage, how: str) -> None:
+        """Memory is being handed out beyond torch: from now on only its bytes tell whether it changed."""
+        storage = t if isinstance(t, torch.UntypedStorage) else _storage_of(t)
+        site = escapes.note(storage, how)
+        timeline = self.timelines.get(storage._cdata)
+        if timeline is None:
+            return
+        for entry in timeline.entries():
+            if entry.print is None:
+                entry.escape = site
+                value = self._value(entry)
+                entry.print = escapes.fingerprint(entry.handle if value is None else value)
+
+    def seal(self, scope: Scope) -> None:
+        """The taps are going away: from now on, only fingerprints can tell a Write that bumps no counter."""
+        for timeline in list(self.timelines.values()):
+            for entry in timeline.entries():
+                if entry.scope is scope and entry.print is None:
+                    value = self._value(entry)
+                    entry.print = escapes.fingerprint(entry.handle if value is None else value)
+
+    # ---------------------------------------------------------------- Verdict
+
+    def ask(self, entry: Entry) -> torch.Tensor:
+        """Backward wants a Save back: the value it shall have, or the exception that the policy raises."""
+        timeline, handle = entry.timeline, entry.handle
+        if (
+            (timeline is None or timeline.last < entry.tick)
+            and handle._version == entry.version
+            and entry.print is None
+            and not entry.swaps
+        ):
+            return handle
+        return self._judge(entry)
+
+    def _value(self, entry: Entry) -> torch.Tensor | None:
+        """The saved bytes as they were, as a copy; None when no kept Write touched them."""
+        timeline = entry.timeline
+        if timeline is None or not timeline.undo.records:
+            return None
+        with self._lock, torch.no_grad():
+            if entry.layout is None:
+                timeline.settle()
+            assert entry.layout is not None
+            value = timeline.undo.value(timeline.storage, entry.layout, entry.tick, self._now())
+        if value is None:
+            return None
+        if entry.handle.is_neg():
+            value = torch._neg_view(value)
+        return value.conj() if entry.handle.is_conj() else value
+
+    def _now(self) -> int:
+        return next(self._clock)
+
+    def _judge(self, entry: Entry) -> torch.Tensor:
+        handle, timeline = entry.handle, entry.timeline
+        value = self._value(entry)
+        changed = value is not None and not same_bytes(physical(value), physical(handle))
+        cause: Literal["write", "swap", "foreign", "unknown"] = "write"
+        if entry.uncredited():
+            cause, changed = "unknown", True
+        elif entry.print is not None and entry.print != escapes.fingerprint(handle if value is None else value):
+            cause, changed = "foreign", True
+        moved = entry.moved()
+        if not (changed or moved or entry.swaps):
+            return handle
+        node = torch._C._current_autograd_node()
+        slot = reads.slot_of(node, entry) if node is not None else None
+        if not changed and entry.swaps and not _is_result(slot):
+            original = entry.original() if entry.original else None
+            if original is not None and not _same_tensor(original, handle):
+                cause, changed = "swap", True
+        if not (changed or moved):
+            return handle
+        finding = Finding(
+            entry=entry,
+            node=node,
+            slot=slot,
+            changed=changed,
+            read=node is None or reads.is_read(node, slot),
+            moved=moved,
+            cause=cause,
+            writes=self._writes_on(entry, cause),
+            backward=raw_here(1),
+        )
+        finding.kept = sum(w.kept for w in finding.writes)
+        error = entry.scope.tell(finding)
+        if error is not None:
+            raise error
+        return handle if value is None or not changed else value
+
+    def _writes_on(self, entry: Entry, cause: str) -> list[Written]:
+        """The Writes to tell of, oldest first: those that met the Save, else those PyTorch refuses it for."""
+        if cause == "swap":
+            return list(entry.swaps)
+        timeline = entry.timeline
+        if timeline is None:
+            return []
+        later = [w for w in timeline.log if w.tick > entry.tick]
+        if entry.layout is None:
+            return later[:1]
+        met = [w for w in later if overlap(w.layout, entry.layout)]
+        return met or [w for w in later if w.moved]
+
+
+_any_budget = False
+
+
+def allow_budgets() -> None:
+    global _any_budget
+    _any_budget = True
+
+
+def _span(layout: Layout, lo: int, hi: int) -> Layout:
+    """The dense bytes of a layout between two bounds."""
+    lo, hi = max(lo, layout.lo), min(hi, layout.hi)
+    return Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)
+
+
+def _is_result(slot: str | None) -> bool:
+    # PyTorch keeps a node's own output as another tensor, so other memory under the original is no harm.
+    return slot is not None and slot.startswith(("result", "output", "values", "indices"))
+
+
+def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and same_bytes(physical(_detach(a)), physical(b))
+
+
+def _nothing() -> None:
+    pass
+
+
+__all__ = ["Elements", "Entry", "Finding", "Ledger", "Scope", "UndoLog", "Written", "allow_budgets"]

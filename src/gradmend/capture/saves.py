@@ -1,0 +1,168 @@
+"""Saved-tensor hooks: how Saves enter the ledger, also below hooks of other people's.
+
+PyTorch applies the innermost pair of hooks only, so a pair entered inside ours is entered as a composition: theirs
+packs and unpacks as it would, and whatever tensor memory they kept is entered as a Save. torch.func refuses
+hooks: ours step aside while it runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from gradmend.capture.ledger import Entry, Scope
+from gradmend.capture.sites import raw_here
+from gradmend.capture.taps.hub import LEDGER
+
+_C = torch._C._autograd
+_Tensor = torch.Tensor
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.pushed = False
+        self.aside = 0
+
+
+_local = _Local()
+
+
+def current() -> Scope | None:
+    return _local.scopes[-1] if _local.scopes else None
+
+
+def _pack(t: torch.Tensor) -> Any:
+    scopes = _local.scopes
+    if not scopes:
+        return t.detach()
+    return LEDGER.save(t, scopes[-1], raw_here(2))
+
+
+def _unpack(packed: Any) -> torch.Tensor:
+    if type(packed) is Entry:
+        return LEDGER.ask(packed)
+    return packed
+
+
+# ------------------------------------------------------------------ other people's hooks
+
+
+class _Packed:
+    """What inner hooks made of a tensor, with a Save for each tensor in it that shares the saved memory."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+
+def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    try:
+        one = torch._C.TensorBase.untyped_storage  # type: ignore[attr-defined]
+        return one(a)._cdata == one(b)._cdata
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Entry]) -> Any:
+    if isinstance(made, _Tensor):
+        return save(made) if _shares(made, t) else made
+    if type(made) in (tuple, list):
+        return type(made)(_enter_all(m, t, save) for m in made)
+    return made
+
+
+def _ask_all(made: Any) -> Any:
+    if type(made) is Entry:
+        return LEDGER.ask(made)
+    if type(made) in (tuple, list):
+        return type(made)(_ask_all(m) for m in made)
+    return made
+
+
+def _compose(pack: Callable[..., Any], unpack: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def outer_pack(t: torch.Tensor) -> Any:
+        made = pack(t)
+        scope = current()
+        if scope is None:
+            return _Packed(made)
+        raw = raw_here(2)
+        return _Packed(_enter_all(made, t, lambda m: LEDGER.save(m, scope, raw)))
+
+    def outer_unpack(packed: Any) -> torch.Tensor:
+        return unpack(_ask_all(packed.made))
+
+    return outer_pack, outer_unpack
+
+
+_plain_enter = saved_tensors_hooks.__enter__
+
+
+def _enter(self: saved_tensors_hooks) -> None:
+    if not _local.pushed or torch.compiler.is_compiling():
+        return _plain_enter(self)
+    _C._push_saved_tensors_default_hooks(*_compose(self.pack_hook, self.unpack_hook))
+
+
+# ------------------------------------------------------------------ torch.func
+
+
+_plain_disable = _C._saved_tensors_hooks_disable
+_plain_enable = _C._saved_tensors_hooks_enable
+
+
+def _disable(message: str, *rest: Any) -> None:
+    """torch.func and others refuse hooks: take ours off while they run, if ours are the only ones."""
+    if _local.pushed and _local.aside == 0:
+        _C._pop_saved_tensors_default_hooks()
+        _local.pushed = False
+        try:
+            _plain_disable(message, *rest)
+        except BaseException:
+            _C._push_saved_tensors_default_hooks(_pack, _unpack)
+            _local.pushed = True
+            raise
+        _local.aside = 1
+        return
+    _plain_disable(message, *rest)
+
+
+def _enable() -> None:
+    _plain_enable()
+    if _local.aside:
+        _local.aside = 0
+        if _local.scopes:
+            _C._push_saved_tensors_default_hooks(_pack, _unpack)
+            _local.pushed = True
+
+
+def arm() -> None:
+    saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
+    _C._saved_tensors_hooks_disable = _disable
+    _C._saved_tensors_hooks_enable = _enable
+
+
+def disarm() -> None:
+    saved_tensors_hooks.__enter__ = _plain_enter  # type: ignore[method-assign]
+    _C._saved_tensors_hooks_disable = _plain_disable
+    _C._saved_tensors_hooks_enable = _plain_enable
+
+
+def open_scope(scope: Scope) -> None:
+    _local.scopes.append(scope)
+    if not _local.pushed and not _local.aside:
+        _C._push_saved_tensors_default_hooks(_pack, _unpack)
+        _local.pushed = True
+
+
+def close_scope(scope: Scope) -> None:
+    if scope in _local.scopes:
+        _local.scopes.remove(scope)
+    if not _local.scopes and _local.pushed:
+        _C._pop_saved_tensors_default_hooks()
+        _local.pushed = False

@@ -1,0 +1,127 @@
+"""Where the names live by which a program reaches a writing op, and the wrapper each gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import BuiltinFunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from gradmend.capture.taps import special, wrappers
+from gradmend.capture.taps.schemas import Writes, writing_ops
+
+OPERATORS = (
+    "__iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__ "
+    "__iand__ __ior__ __ixor__ __ilshift__ __irshift__"
+).split()
+
+# Tensor methods that write by a Python function or an element at a time: in no schema.
+_UNSCHEMED_METHODS = ("apply_", "map_", "map2_")
+
+
+class Patch(NamedTuple):
+    owner: Any
+    name: str
+    value: Any
+
+
+def _namespaces() -> list[Any]:
+    import torch.nn.functional
+
+    names = ["linalg", "fft", "special", "sparse", "nn.functional", "_VF", "_C._nn", "_C._linalg", "_C._fft"]
+    names += ["_C._special", "_C._sparse", "_C._nested", "_C._VariableFunctions", "nn.init"]
+    found: list[Any] = [torch]
+    for name in names:
+        owner: Any = torch
+        for part in name.split("."):
+            owner = getattr(owner, part, None)
+        if owner is not None:
+            found.append(owner)
+    return found
+
+
+def _methods() -> Iterator[Patch]:
+    base, top = torch._C.TensorBase, torch.Tensor  # type: ignore[attr-defined]
+    for op, writes in writing_ops().items():
+        if writes.args and writes.args[0][0] == 0 and op.endswith("_") and hasattr(base, op):
+            if op in special.OWN_METHODS:
+                continue
+            yield Patch(top, op, wrappers.method(getattr(top, op), op))
+    for op in (*OPERATORS, *_UNSCHEMED_METHODS):
+        if hasattr(base, op):
+            yield Patch(top, op, wrappers.method(getattr(top, op), op))
+    yield Patch(top, "__setitem__", wrappers.setitem(base.__setitem__))
+
+
+def _functions() -> Iterator[Patch]:
+    """Every builtin of a torch namespace whose op writes; one wrapper for each, under all its names."""
+    ops = writing_ops()
+    made: dict[int, Callable[..., Any]] = {}
+    for space in _namespaces():
+        # torch._VF answers for another object's names, which it does not list.
+        for name in dir(torch._C._VariableFunctions if space is torch._VF else space):
+            value = getattr(space, name, None)
+            if not isinstance(value, BuiltinFunctionType) or name.startswith("__"):
+                continue
+            op = _op_of(value, name, ops)
+            if op is None:
+                continue
+            if id(value) not in made:
+                made[id(value)] = wrappers.function(value, op, ops[op])
+            if not isinstance(space, ModuleType) and not hasattr(space, "__dict__"):
+                continue  # an instance of a builtin class takes no attribute; its module has the name too
+            yield Patch(space, name, made[id(value)])
+    _teach_jit(made)
+
+
+def _op_of(value: Any, name: str, ops: dict[str, Writes]) -> str | None:
+    for candidate in (value.__name__, name, f"linalg_{name}", f"special_{name}", f"fft_{name}"):
+        if candidate in ops:
+            return candidate
+    return None
+
+
+def _teach_jit(made: dict[int, Callable[..., Any]]) -> None:
+    """torch.jit knows builtins by identity: scripted code that names a tapped one must still compile."""
+    from torch.jit._builtins import _get_builtin_table
+
+    table = _get_builtin_table()
+    for key, tap in made.items():
+        if key in table:
+            table[id(tap)] = table[key]
+
+
+def _overload_table(op: Any) -> tuple[str, Writes] | None:
+    return _overloads(op)
+
+
+@cache
+def _overloads(op: Any) -> tuple[str, Writes] | None:
+    schemas = [op._schema] if hasattr(op, "_schema") else list(getattr(op, "_schemas", {}).values())
+    args: dict[int, str] = {}
+    outs: dict[str, None] = {}
+    for schema in schemas:
+        for position, arg in enumerate(schema.arguments):
+            if arg.alias_info is not None and arg.alias_info.is_write:
+                if arg.kwarg_only or arg.is_out:
+                    outs[arg.name] = None
+                else:
+                    args[position] = arg.name
+    if not args and not outs:
+        return None
+    name = schemas[0].name.partition("::")[2]
+    return name, Writes(tuple(args.items()), tuple(outs))
+
+
+def _overload_calls() -> Iterator[Patch]:
+    from torch._ops import OpOverload, OpOverloadPacket
+
+    for kind in (OpOverload, OpOverloadPacket):
+        yield Patch(kind, "__call__", wrappers.overload_call(kind.__call__, _overload_table))
+
+
+@cache
+def patches() -> tuple[Patch, ...]:
+    return (*_methods(), *_functions(), *_overload_calls(), *special.patches())

@@ -1,0 +1,58 @@
+"""What every tap talks to: the ledger while Saves live, the recorder while it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradmend.capture.ledger import Ledger, Token
+from gradmend.capture.taps import elements
+
+LEDGER = Ledger()
+_timelines = LEDGER.timelines
+
+# The flight recorder's ear, when installed: (op, targets, how) -> None, called after the write.
+Listener = Callable[[str, Sequence[torch.Tensor], str], None]
+listeners: list[Listener] = []
+
+compiling = torch.compiler.is_compiling
+
+
+def quiet() -> bool:
+    """Nobody would listen: no Save lives and no recorder is on."""
+    return not _timelines and not listeners
+
+
+class Pending:
+    __slots__ = ("how", "op", "targets", "token")
+
+    def __init__(self, op: str, targets: Sequence[torch.Tensor], token: Token | None, how: str) -> None:
+        self.op = op
+        self.targets = targets
+        self.token = token
+        self.how = how
+
+
+def before(
+    op: str,
+    targets: Sequence[torch.Tensor],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    how: str = "data",
+) -> Pending | None:
+    token: Token | None = None
+    if _timelines:
+        some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
+        token = LEDGER.before(op, targets, some, how)
+    if token is None and not listeners:
+        return None
+    return Pending(op, targets, token, how)
+
+
+def after(pending: Pending) -> None:
+    if pending.token is not None:
+        LEDGER.after(pending.token)
+    for listener in listeners:
+        listener(pending.op, pending.targets, pending.how)

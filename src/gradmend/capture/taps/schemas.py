@@ -1,0 +1,67 @@
+"""What the installed torch says each op writes (`alias_info.is_write` of its schemas)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+
+class Writes(NamedTuple):
+    """Arguments that an op changes: by position and by keyword. `out` arguments are apart."""
+
+    args: tuple[tuple[int, str], ...]
+    outs: tuple[str, ...]
+
+
+# Schemas that understate what they write: these change their running statistics when training.
+UNDERSTATED: dict[str, tuple[tuple[int, str], ...]] = {
+    "batch_norm": ((3, "running_mean"), (4, "running_var")),
+    "native_batch_norm": ((3, "running_mean"), (4, "running_var")),
+    "cudnn_batch_norm": ((3, "running_mean"), (4, "running_var")),
+    "miopen_batch_norm": ((3, "running_mean"), (4, "running_var")),
+    "instance_norm": ((3, "running_mean"), (4, "running_var")),
+    "_batch_norm_impl_index": ((3, "running_mean"), (4, "running_var")),
+    "batch_norm_gather_stats": ((3, "running_mean"), (4, "running_var")),
+    "batch_norm_gather_stats_with_counts": ((3, "running_mean"), (4, "running_var")),
+    "batch_norm_update_stats": ((1, "running_mean"), (2, "running_var")),
+}
+
+# They change how a tensor lies in memory, or its history, and no byte of it.
+METADATA = frozenset(
+    "t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ detach_ as_strided_ requires_grad_ rename_ "
+    "resize_as_sparse_ _coalesced_ is_coalesced_ share_memory_ retain_grad".split()
+)
+
+# Named in schemas as writers, but of Python or C++ objects that are no tensors.
+NOT_TENSORS = frozenset(
+    "manual_seed seed setdefault pop insert Delete clear _set_item append update reverse popitem remove extend "
+    "sort record_stream".split()
+)
+
+
+@cache
+def writing_ops() -> dict[str, Writes]:
+    """Op name -> what any of its overloads writes."""
+    args: dict[str, dict[int, str]] = {}
+    outs: dict[str, dict[str, None]] = {}
+    for schema in torch._C._jit_get_all_schemas():
+        space, _, name = schema.name.partition("::")
+        if space != "aten" or name in NOT_TENSORS:
+            continue
+        for position, arg in enumerate(schema.arguments):
+            if arg.alias_info is None or not arg.alias_info.is_write:
+                continue
+            if "Tensor" not in str(arg.type):
+                continue
+            if arg.is_out or arg.kwarg_only:
+                outs.setdefault(name, {})[arg.name] = None
+            else:
+                args.setdefault(name, {})[position] = arg.name
+    for name, understated in UNDERSTATED.items():
+        args.setdefault(name, {}).update(understated)
+    return {
+        name: Writes(tuple(sorted(args.get(name, {}).items())), tuple(outs.get(name, ())))
+        for name in sorted({*args, *outs})
+    }

@@ -1,0 +1,205 @@
+"""Writes and escapes that no op schema tells."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._C import TensorBase as Base  # type: ignore[attr-defined]
+
+from gradmend.capture import escapes
+from gradmend.capture.sites import _TORCH
+from gradmend.capture.taps import hub
+from gradmend.capture.taps.wrappers import Func, _dress, _gather
+
+OWN_METHODS = frozenset({"set_"})
+
+
+def patches() -> Iterator[Any]:
+    from gradmend.capture.taps.homes import Patch
+
+    top = torch.Tensor
+    yield Patch(top, "data", _data_property())
+    yield Patch(top, "real", _part_property("real"))
+    yield Patch(top, "imag", _part_property("imag"))
+    yield Patch(top, "set_", _swapping(top.set_, "set_"))
+    for name in ("numpy", "untyped_storage", "data_ptr"):
+        yield Patch(top, name, _escaping(getattr(Base, name), name))
+    for name in ("storage", "__dlpack__"):
+        yield Patch(top, name, _escaping(top.__dict__[name], name))
+    for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack")):
+        if name in vars(owner):
+            yield Patch(owner, name, _escaping(getattr(owner, name), name))
+    for owner, name in (
+        (torch, "from_numpy"),
+        (torch, "frombuffer"),
+        (torch, "as_tensor"),
+        (torch, "asarray"),
+        (torch, "from_dlpack"),
+        (torch.utils.dlpack, "from_dlpack"),
+    ):
+        yield Patch(owner, name, _born(getattr(owner, name), name))
+    for name in ("copy_", "fill_", "resize_", "__setitem__", "byteswap"):
+        if hasattr(torch.UntypedStorage, name):
+            yield Patch(torch.UntypedStorage, name, _storage_write(getattr(torch.UntypedStorage, name), name))
+    yield from _collectives(Patch)
+
+
+def _data_property() -> property:
+    slot = Base.data
+
+    def get(self: torch.Tensor) -> torch.Tensor:
+        return slot.__get__(self)
+
+    def set_(self: torch.Tensor, new: torch.Tensor) -> None:
+        if hub.compiling() or hub.quiet():
+            return slot.__set__(self, new)
+        done = hub.LEDGER.swapped(self, ".data =")
+        slot.__set__(self, new)
+        done()
+        for listener in hub.listeners:
+            listener(".data =", (self,), "metadata")
+
+    return property(get, set_)
+
+
+def _part_property(part: str) -> property:
+    slot = getattr(Base, part)
+
+    def get(self: torch.Tensor) -> torch.Tensor:
+        return slot.__get__(self)
+
+    def set_(self: torch.Tensor, new: Any) -> None:
+        if hub.compiling() or hub.quiet():
+            return slot.__set__(self, new)
+        with torch.no_grad():
+            target = slot.__get__(Base.detach(self))
+        pending = hub.before(f".{part} =", (target,))
+        try:
+            slot.__set__(self, new)
+        finally:
+            if pending is not None:
+                hub.after(pending)
+
+    return property(get, set_)
+
+
+def _swapping(original: Func, op: str) -> Func:
+    """`t.set_(...)`: other memory under the same tensor; the version counter steps."""
+
+    def tap(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if hub.compiling() or hub.quiet():
+            return original(self, *args, **kwargs)
+        done = hub.LEDGER.swapped(self, op)
+        pending = hub.before(op, (self,), how="metadata")
+        try:
+            out = original(self, *args, **kwargs)
+        finally:
+            if pending is not None:
+                hub.after(pending)
+        done()
+        return out
+
+    return _dress(tap, original)
+
+
+def _from_torch() -> bool:
+    """torch's own code looks at addresses and storages all the time; that hands nothing out."""
+    return sys._getframe(2).f_code.co_filename.startswith(_TORCH)
+
+
+def _escaping(original: Func, how: str) -> Func:
+    def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        out = original(self, *args, **kwargs)
+        # `numpy()` of another dtype or device, or with force=True, may be a copy: one mark too many is harmless.
+        if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_torch():
+            try:
+                hub.LEDGER.escaped(self, how)
+            except (RuntimeError, NotImplementedError):
+                pass  # no memory of its own: sparse, wrapped
+        return out
+
+    return _dress(tap, original)
+
+
+def _born(original: Func, how: str) -> Func:
+    def tap(*args: Any, **kwargs: Any) -> Any:
+        out = original(*args, **kwargs)
+        if not hub.compiling() and isinstance(out, torch.Tensor) and not (args and args[0] is out):
+            try:
+                storage = Base.untyped_storage(out)
+                if not storage.resizable():
+                    escapes.note(storage, how)
+            except (RuntimeError, NotImplementedError):
+                pass
+        return out
+
+    return _dress(tap, original)
+
+
+def _storage_write(original: Func, name: str) -> Func:
+    def tap(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        if hub.compiling() or hub.quiet() or self.device.type != "cpu":
+            return original(self, *args, **kwargs)
+        whole = torch.empty(0, dtype=torch.uint8).set_(self, 0, (self.nbytes(),), (1,))
+        pending = hub.before(f"storage.{name}", (whole,))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if pending is not None:
+                hub.after(pending)
+
+    return _dress(tap, original)
+
+
+# Collectives: which arguments they fill, by position and by name.
+_COLLECTIVES: dict[str, tuple[tuple[int, str], ...]] = {
+    "all_reduce": ((0, "tensor"),),
+    "all_reduce_coalesced": ((0, "tensors"),),
+    "broadcast": ((0, "tensor"),),
+    "reduce": ((0, "tensor"),),
+    "all_gather": ((0, "tensor_list"),),
+    "all_gather_into_tensor": ((0, "output_tensor"),),
+    "all_gather_coalesced": ((0, "output_tensor_lists"),),
+    "gather": ((1, "gather_list"),),
+    "scatter": ((0, "tensor"),),
+    "reduce_scatter": ((0, "output"),),
+    "reduce_scatter_tensor": ((0, "output"),),
+    "all_to_all": ((0, "output_tensor_list"),),
+    "all_to_all_single": ((0, "output"),),
+    "recv": ((0, "tensor"),),
+    "irecv": ((0, "tensor"),),
+    "_broadcast_coalesced": ((1, "tensors"),),
+}
+
+
+def _collectives(patch: Callable[..., Any]) -> Iterator[Any]:
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    import torch.distributed.distributed_c10d as c10d
+
+    for name, fills in _COLLECTIVES.items():
+        for owner in (dist, c10d):
+            if name in vars(owner):
+                yield patch(owner, name, _collective(getattr(owner, name), name, fills))
+
+
+def _collective(original: Func, name: str, fills: tuple[tuple[int, str], ...]) -> Func:
+    def tap(*args: Any, **kwargs: Any) -> Any:
+        if hub.compiling() or hub.quiet():
+            return original(*args, **kwargs)
+        targets: list[torch.Tensor] = []
+        for position, key in fills:
+            _gather(args[position] if len(args) > position else kwargs.get(key), targets)
+        pending = hub.before(f"dist.{name}", targets)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if pending is not None:
+                hub.after(pending)
+
+    return _dress(tap, original)

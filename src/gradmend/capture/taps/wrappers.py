@@ -1,0 +1,165 @@
+"""The closures that stand in for torch's names. The common case, nobody listening, costs two checks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradmend.capture.taps import elements, hub
+from gradmend.capture.taps.schemas import METADATA, Writes
+
+Func = Callable[..., Any]
+_compiling, _quiet, _before, _after = hub.compiling, hub.quiet, hub.before, hub.after
+_Tensor = torch.Tensor
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _dress(tap: Func, original: Func) -> Func:
+    # Not functools.wraps: builtins carry no __dict__, and __wrapped__ would mislead inspect.
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        try:
+            setattr(tap, name, getattr(original, name))
+        except (AttributeError, TypeError):
+            pass
+    tap.__gradmend_original__ = original  # type: ignore[attr-defined]
+    return tap
+
+
+def method(original: Func, op: str) -> Func:
+    """`t.add_(...)`, `t += ...`: the first argument is written."""
+    how = "metadata" if op in METADATA else "data"
+
+    def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _compiling() or _quiet() or not isinstance(self, _Tensor):
+            return original(self, *args, **kwargs)
+        pending = _before(op, (self,), args, kwargs, how)
+        if pending is None:
+            return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _after(pending)
+
+    return _dress(tap, original)
+
+
+def setitem(original: Func) -> Func:
+    """`t[key] = value`: a slice is a region, a mask or an index a set of elements."""
+    view_of = torch._C.TensorBase.__getitem__  # type: ignore[attr-defined]
+    detach = torch._C.TensorBase.detach  # type: ignore[attr-defined]
+
+    def tap(self: Any, key: Any, value: Any) -> None:
+        if _compiling() or _quiet():
+            return original(self, key, value)
+        token, target = None, self
+        if hub.LEDGER.timelines:
+            some = None
+            try:
+                if type(self) not in _PLAIN:
+                    raise TypeError  # a subclass may index as it likes: all of it may be written
+                if elements.is_basic(key):
+                    target = view_of(detach(self), key)
+                else:
+                    with torch.no_grad():
+                        some = elements.by_key(key)
+            except (IndexError, TypeError, RuntimeError, ValueError):
+                pass  # PyTorch will say what is wrong with the key
+            token = hub.LEDGER.before("__setitem__", (target,), some)
+        if token is None and not hub.listeners:
+            return original(self, key, value)
+        try:
+            return original(self, key, value)
+        finally:
+            _after(hub.Pending("__setitem__", (target,), token, "data"))
+
+    return _dress(tap, original)
+
+
+def out_function(original: Func, op: str) -> Func:
+    """`torch.add(..., out=t)`: out of place, as nearly always, it costs one look at the keywords."""
+
+    def tap(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs or kwargs.get("out") is None or _compiling() or _quiet():
+            return original(*args, **kwargs)
+        targets: list[torch.Tensor] = []
+        _gather(kwargs["out"], targets)
+        pending = _before(f"{op}(out=)", targets)
+        if pending is None:
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _after(pending)
+
+    return _dress(tap, original)
+
+
+def function(original: Func, op: str, writes: Writes) -> Func:
+    """`torch.relu_(t)`, `torch._foreach_add_(ts, ...)`; some take `out=` too."""
+    if not writes.args:
+        return out_function(original, op)
+    positions = writes.args
+    how = "metadata" if op in METADATA else "data"
+    trained_only = op in ("batch_norm", "native_batch_norm", "instance_norm", "_batch_norm_impl_index")
+
+    def tap(*args: Any, **kwargs: Any) -> Any:
+        if _compiling() or _quiet():
+            return original(*args, **kwargs)
+        targets: list[torch.Tensor] = []
+        _gather(kwargs.get("out"), targets)
+        for position, name in positions:
+            _gather(args[position] if len(args) > position else kwargs.get(name), targets)
+        if not targets or (trained_only and not _trains(op, args, kwargs)):
+            return original(*args, **kwargs)
+        pending = _before(op, targets, args[1:], kwargs, how)
+        if pending is None:
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _after(pending)
+
+    return _dress(tap, original)
+
+
+def _trains(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    name = "use_input_stats" if op == "instance_norm" else "training"
+    return bool(args[5] if len(args) > 5 else kwargs.get(name, True))
+
+
+def _gather(value: Any, into: list[torch.Tensor]) -> None:
+    if isinstance(value, _Tensor):
+        into.append(value)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _gather(one, into)
+
+
+def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]) -> Func:
+    """`torch.ops.aten.add_(...)`: the class's own call, for those ops whose schema writes."""
+
+    @functools.wraps(original)
+    def tap(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if _compiling() or _quiet():
+            return original(self, *args, **kwargs)
+        known = table(self)
+        if known is None:
+            return original(self, *args, **kwargs)
+        op, writes = known
+        targets: list[torch.Tensor] = []
+        for position, name in writes.args:
+            _gather(args[position] if len(args) > position else kwargs.get(name), targets)
+        for name in writes.outs:
+            _gather(kwargs.get(name), targets)
+        pending = _before(op, targets, args[1:], kwargs, "metadata" if op in METADATA else "data")
+        if pending is None:
+            return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _after(pending)
+
+    return tap

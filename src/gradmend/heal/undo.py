@@ -1,0 +1,196 @@
+"""The undo log of one storage: old bytes of what was overwritten, and the way back to any earlier tick.
+
+A Record holds the bytes of a region as they were just before a Write. The value of a region at a tick is the
+memory as it is now with every newer Record laid over it, newest first.
+
+Only TensorBase's own methods are used here: the names on torch.Tensor may be tapped.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._C import TensorBase as Base  # type: ignore[attr-defined]
+
+from gradmend.capture.regions import Layout, LayoutIndex
+
+# Past this many distinct regions to lay over each other, one shadow that moves back in time is cheaper.
+_FEW = 24
+_ALIGN = 16  # the largest item size, so that every dtype stays aligned in a shadow
+
+
+class Elements:
+    """Single elements of a view: how to read them out of it and how to put them back."""
+
+    __slots__ = ("read", "write")
+
+    def __init__(
+        self,
+        read: Callable[[torch.Tensor], torch.Tensor],
+        write: Callable[[torch.Tensor, torch.Tensor], object],
+    ) -> None:
+        self.read = read
+        self.write = write
+
+
+class Record:
+    __slots__ = ("elements", "layout", "nbytes", "old", "tick")
+
+    def __init__(self, tick: int, layout: Layout, old: torch.Tensor, elements: Elements | None = None) -> None:
+        self.tick = tick
+        self.layout = layout
+        self.old = old  # bytes when the layout is dense and whole, else a tensor of its shape or its elements
+        self.elements = elements
+        self.nbytes = old.numel() * old.element_size()
+
+
+def take(storage: torch.UntypedStorage, tick: int, layout: Layout, elements: Elements | None = None) -> Record:
+    """Keep the bytes of a region as they are now."""
+    if elements is not None:
+        return Record(tick, layout, elements.read(layout.over(storage)), elements)
+    if layout.dense:
+        return Record(tick, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
+    return Record(tick, layout, Base.clone(layout.over(storage), memory_format=torch.contiguous_format))
+
+
+def _bytes(storage: torch.UntypedStorage, lo: int, hi: int) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, lo, (hi - lo,), (1,))
+
+
+class Shadow:
+    """A copy of the bytes [lo, hi) of a storage, as they were at a tick that only moves back."""
+
+    __slots__ = ("_base", "_buffer", "_hi", "_storage", "tick")
+
+    def __init__(self, storage: torch.UntypedStorage, lo: int, hi: int, tick: int) -> None:
+        self._base = lo - lo % _ALIGN
+        self._hi = min(hi, storage.nbytes())
+        self._buffer = Base.clone(_bytes(storage, self._base, self._hi))
+        self._storage = self._buffer.untyped_storage()
+        self.tick = tick
+
+    def lay(self, record: Record) -> None:
+        layout = record.layout
+        if record.elements is not None:
+            record.elements.write(layout.shifted(-self._base).over(self._storage), record.old)
+        elif layout.dense:
+            lo, hi = max(layout.lo, self._base), min(layout.hi, self._hi)
+            if lo < hi:
+                part = record.old[lo - layout.lo : hi - layout.lo]
+                Base.copy_(_bytes(self._storage, lo - self._base, hi - self._base), part)
+        else:
+            Base.copy_(layout.shifted(-self._base).over(self._storage), record.old)
+        self.tick = record.tick - 1
+
+    def view(self, layout: Layout) -> torch.Tensor:
+        return layout.shifted(-self._base).over(self._storage)
+
+
+class UndoLog:
+    """Every Record of one storage that a live Save may need."""
+
+    __slots__ = ("_index", "_series", "_shadow", "_ticks", "nbytes", "records")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.nbytes = 0
+        self._ticks: list[int] = []
+        self._series: dict[Layout, list[Record]] = {}  # oldest first
+        self._index = LayoutIndex()
+        self._shadow: Shadow | None = None
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+        self._ticks.append(record.tick)
+        self.nbytes += record.nbytes
+        series = self._series.get(record.layout)
+        if series is None:
+            self._series[record.layout] = [record]
+            self._index.add(record.layout)
+        else:
+            series.append(record)
+
+    def value(
+        self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int
+    ) -> torch.Tensor | None:
+        """A copy of the region as it was at `tick`; None when no newer Record meets it."""
+        if not self._ticks or self._ticks[-1] <= tick:
+            return None
+        needed: list[Record] = []
+        for met in self._index.meeting(layout):
+            needed += self._newer(met, tick)
+            if len(needed) > _FEW:
+                return self._by_shadow(storage, layout, tick, now)
+        if not needed:
+            return None
+        # A strided or elementwise Record is laid whole, so the copy must hold all of it.
+        lo = min([layout.lo, *(r.layout.lo for r in needed if r.elements or not r.layout.dense)])
+        hi = max([layout.hi, *(r.layout.hi for r in needed if r.elements or not r.layout.dense)])
+        shadow = Shadow(storage, lo, hi, now)
+        for record in sorted(needed, key=lambda r: -r.tick):
+            shadow.lay(record)
+        return shadow.view(layout)
+
+    def _newer(self, layout: Layout, tick: int) -> list[Record]:
+        series = self._series[layout]
+        at = bisect.bisect_right(series, tick, key=lambda r: r.tick)
+        newer = series[at:]
+        # Of several whole Records of one region, the oldest hides the others.
+        for i, record in enumerate(newer):
+            if record.elements is None:
+                return newer[: i + 1]
+        return newer
+
+    def _by_shadow(
+        self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int
+    ) -> torch.Tensor:
+        shadow = self._shadow
+        if shadow is None or shadow.tick < tick or not self._covers(shadow, layout):
+            lo = min(layout.lo, *(r.lo for r in self._series))
+            hi = max(layout.hi, *(r.hi for r in self._series))
+            shadow = self._shadow = Shadow(storage, lo, hi, now)
+        for at in range(bisect.bisect_right(self._ticks, shadow.tick) - 1, -1, -1):
+            if self._ticks[at] <= tick:
+                break
+            shadow.lay(self.records[at])
+        # Handed out as a copy: the shadow moves on while a node may still hold what it was given.
+        out = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=storage.device)
+        return Base.copy_(out, shadow.view(layout)) if 0 not in layout.strides else shadow.view(layout).clone()
+
+    @staticmethod
+    def _covers(shadow: Shadow, layout: Layout) -> bool:
+        return shadow._base <= layout.lo and layout.hi <= shadow._hi
+
+    def prune(self, live: Iterable[int]) -> None:
+        """Drop the Records that no Save of these ticks can need."""
+        ticks = sorted(live)
+        kept: list[Record] = []
+        for series in self._series.values():
+            before = -1
+            for record in series:
+                # Needed if a Save was made since the last Record that hides this one.
+                at = bisect.bisect_left(ticks, record.tick)
+                if at and ticks[at - 1] > before:
+                    kept.append(record)
+                if record.elements is None:
+                    before = record.tick
+        if len(kept) == len(self.records):
+            return
+        kept.sort(key=lambda r: r.tick)
+        self.__init__()  # type: ignore[misc]
+        for record in kept:
+            self.add(record)
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal bit by bit: NaN equals itself, and 0.0 differs from -0.0."""
+    if a.dtype.is_floating_point or a.dtype.is_complex:
+        item = a.element_size()
+        kinds: dict[int, Any] = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        if item == 16:
+            return same_bytes(torch.view_as_real(a), torch.view_as_real(b))
+        return bool(torch.equal(a.view(kinds[item]), b.view(kinds[item])))
+    return bool(torch.equal(a, b))
