@@ -20,7 +20,7 @@ from gradmend.story.source import (
     statements_at,
 )
 
-__all__ = ["argument_name", "enclosing_loop", "result_name", "statement_lines", "written_name"]
+__all__ = ["argument_name", "enclosing_loop", "op_name", "result_name", "statement_lines", "written_name"]
 
 _LONGEST = 48
 # Modules of these names hold one activation or dropout: their only argument is what `inplace=True` writes.
@@ -217,3 +217,44 @@ def _text(node: ast.expr, suffix: str = "") -> str | None:
         text = text.removeprefix("(").removesuffix(")")
     text += suffix
     return text if len(text) <= _LONGEST and "\n" not in text else None
+
+
+_AUGMENTED = {
+    ast.Add: "add_",
+    ast.Sub: "sub_",
+    ast.Mult: "mul_",
+    ast.Div: "div_",
+    ast.FloorDiv: "floor_divide_",
+    ast.Mod: "remainder_",
+    ast.Pow: "pow_",
+    ast.BitAnd: "bitwise_and_",
+    ast.BitOr: "bitwise_or_",
+    ast.BitXor: "bitwise_xor_",
+    ast.LShift: "bitwise_left_shift_",
+    ast.RShift: "bitwise_right_shift_",
+}
+
+
+def op_name(frame: Frame) -> str | None:
+    """What the running expression does: `x += y` -> "add_"; `x[i] = y` -> "__setitem__"; `x.exp()` -> "exp"."""
+    source = parse(frame.file)
+    node = running(source, frame) if source is not None else None
+    if source is not None and node is None:
+        statements = statements_at(source, frame.line)
+        node = statements[0] if len(statements) == 1 else None
+        if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
+            node = node.value
+    match node:
+        case ast.AugAssign(op=op):
+            return _AUGMENTED.get(type(op))
+        case ast.Subscript(ctx=ast.Store()) | ast.Assign(targets=[ast.Subscript()]):
+            return "__setitem__"
+        case ast.Subscript():
+            return "__getitem__"
+        case ast.Attribute(ctx=ast.Store(), attr=attr):
+            return f"{attr} ="
+        case ast.Call():
+            return _called(node) or None
+        case ast.BinOp(op=op):
+            return (_AUGMENTED.get(type(op)) or "matmul_").rstrip("_")
+    return None

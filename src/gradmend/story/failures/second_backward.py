@@ -1,0 +1,235 @@
+""" "Trying to backward through the graph a second time": where the first was, and what the two share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradmend.capture.backwards import BackwardCall
+from gradmend.capture.sites import resolve
+from gradmend.model import Conflict, Culprit, Frame, Site
+from gradmend.story.failures import nodes
+from gradmend.story.names import enclosing_loop, op_name, result_name
+
+PATTERN = re.compile(r"Trying to backward through the graph a second time")
+RULE = "GM131"
+
+CreationSite = Callable[[Any], Site | None]
+_MOST_CANDIDATES = 3
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The used-up part of the graph, named by its node nearest to the failing roots."""
+
+    node: str  # "DivBackward0"
+    op: str
+    number: int
+    site: Site  # where it was made; empty where that is not known
+
+    @property
+    def frame(self) -> Frame | None:
+        return self.site.user
+
+    def seen_from(self, at: Site) -> tuple[Frame, Frame] | None:
+        """The line that made it and the failing line, both in the innermost function that led to both."""
+        for now in at.users:
+            for made in self.site.users:
+                if (made.file, made.function) == (now.file, now.function):
+                    return made, now
+        return None
+
+    def name_at(self, at: Site) -> str | None:
+        """The variable it is known by where backward is called, else where it was made."""
+        pair = self.seen_from(at)
+        frames = (pair[0] if pair else None, self.frame)
+        return next((n for f in frames if f is not None and (n := result_name(f))), None)
+
+    def called(self, at: Site) -> str:
+        name = self.name_at(at)
+        return f"`{name}`" if name else f"the result of `{self.op}`"
+
+
+@dataclass(frozen=True)
+class First:
+    """The backward that used it up: one call, or those that may have been it."""
+
+    calls: tuple[BackwardCall, ...]
+    sure: bool
+    same_root: bool = False
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return tuple(dict.fromkeys(f for c in self.calls if (f := c.frame) is not None))
+
+
+def diagnose(
+    at: Site,
+    *,
+    roots: Sequence[Any] = (),
+    history: Sequence[BackwardCall] = (),
+    creation_site: CreationSite | None = None,
+) -> Conflict:
+    """`at` is where the failing backward was called; the last call in the history that failed is that one."""
+    failing = next((c for c in reversed(history) if c.outcome != "done"), None)
+    earlier = [c for c in history if c is not failing and c.outcome == "done" and not c.retain]
+    shared, numbers = _shared(roots, earlier, creation_site)
+    first = _first(earlier, failing, shared, numbers)
+    if at.user is None and failing is not None:
+        at = failing.site
+    return _tell(at, shared, first)
+
+
+def _shared(
+    roots: Sequence[Any], earlier: Sequence[BackwardCall], creation_site: CreationSite | None
+) -> tuple[Shared | None, set[int]]:
+    """The freed node that backward met first (the newest), and the numbers of all nodes on the way to it."""
+    best, numbers = None, set()
+    for node in nodes.walk(roots):
+        number = nodes.sequence(node)
+        numbers.add(number)
+        if (best is None or number > nodes.sequence(best)) and nodes.freed(node):
+            best = node
+    if best is None:
+        return None, numbers
+    number = nodes.sequence(best)
+    site = creation_site(best) if creation_site else None
+    if site is None:
+        raw = next((c.visited[number] for c in earlier if number in c.visited), None)
+        site = resolve(raw) if raw is not None else _anomaly_site(best)
+    return Shared(str(best.name()), nodes.op_of(best), number, site or Site()), numbers
+
+
+def _anomaly_site(node: Any) -> Site | None:
+    """Anomaly mode leaves each node the traceback of its forward."""
+    lines = node.metadata.get("traceback_") if hasattr(node, "metadata") else None
+    if not lines:
+        return None
+    from gradmend.story.failures.traceback_text import frames_in
+
+    return Site(tuple(reversed(frames_in("".join(lines)))))
+
+
+def _first(
+    earlier: Sequence[BackwardCall],
+    failing: BackwardCall | None,
+    shared: Shared | None,
+    numbers: set[int],
+) -> First:
+    if shared is not None:
+        ran = [c for c in earlier if shared.number in c.visited]
+        if ran:
+            return First((ran[0],), True, _same_root(ran[0], failing))
+    through = [c for c in earlier if numbers.intersection(c.roots)]
+    if through:
+        return First((through[0],), True, _same_root(through[0], failing))
+    # A backward can have used up only what was made before its root.
+    able = [c for c in earlier if shared is None or max(c.roots, default=-1) > shared.number]
+    frames = list(dict.fromkeys(c.frame for c in able))
+    if len(frames) == 1:
+        return First((able[0],), True)
+    return First(tuple(able[-_MOST_CANDIDATES:]), False)
+
+
+def _same_root(call: BackwardCall, failing: BackwardCall | None) -> bool:
+    return failing is not None and bool(set(call.roots) & set(failing.roots))
+
+
+def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
+    now, made = at.user, shared.frame if shared else None
+    before = first.frames[0] if first.sure and first.frames else None
+    culprits = [(f, "backward") for f in (now, *first.frames)]
+    if shared is not None and made is not None:
+        culprits.append((made, op_name(made) or shared.op))
+    notes = ["backward frees what the graph kept, unless it is called with `retain_graph=True`"]
+    if first.sure and before is not None and not _same_place(before, now):
+        notes.insert(0, f"the first backward through it was {_at(before, now)}")
+    elif not first.sure and first.frames:
+        lines = ", ".join(_at(f, now) for f in first.frames)
+        notes.insert(0, f"the first backward through it was one of these: {lines}")
+    if first.same_root:
+        message = "this backward starts from a loss whose graph an earlier backward has already used up"
+        helps: tuple[str, ...] = (
+            "call backward once for each forward",
+            "if both passes are wanted, give the first one `retain_graph=True`; their gradients add up",
+        )
+    elif before is not None and _same_place(before, now):
+        message, helps = _again(at, shared)
+    else:
+        message, helps = _two_losses(at, shared, before)
+    return Conflict(
+        rule=RULE,
+        kind="error",
+        message=message,
+        culprits=tuple(dict.fromkeys(Culprit(f.file, f.line, op) for f, op in culprits if f is not None)),
+        backward=now,
+        notes=tuple(notes),
+        help=helps,
+    )
+
+
+Words = tuple[str, tuple[str, ...]]
+
+
+def _two_losses(at: Site, shared: Shared | None, before: Frame | None) -> Words:
+    name = shared.name_at(at) if shared else None
+    line = f" ({_at(before, at.user)})" if before is not None else ""
+    detached = f"`{name}.detach()`" if name else "a `detach()`ed copy"
+    return (
+        f"this backward goes through {_part(at, shared)}, which an earlier backward has already used up",
+        (
+            "if both losses should train it, add them and call backward once: `(loss_a + loss_b).backward()`",
+            f"or give the first backward{line} `retain_graph=True`",
+            f"if one of them should not train it, give that one {detached}",
+        ),
+    )
+
+
+def _again(at: Site, shared: Shared | None) -> Words:
+    """One line ran backward both times: a loop. Was the shared part made in it, or before it?"""
+    name = shared.name_at(at) if shared else None
+    detach = f"`{name} = {name}.detach()`" if name else "`x = x.detach()`"
+    part = _part(at, shared)
+    pair = shared.seen_from(at) if shared else None
+    loop = enclosing_loop(pair[1]) if pair else None
+    if pair is None or loop is None:
+        return (
+            f"this line runs backward again, and goes through {part}, which it used up the time before",
+            (
+                f"if it is carried over from the time before, cut it off there: {detach}",
+                f"if it was made once for all, cut it off ({detach}), or make it anew each time",
+            ),
+        )
+    if enclosing_loop(pair[0]) == loop:
+        return (
+            f"this backward goes into the iteration before: {part} was carried over, "
+            "and the backward of its own iteration has used up its graph",
+            (f"cut it off where it is carried over: {detach}",),
+        )
+    return (
+        f"{part} is older than the loop: the first iteration's backward used up its graph, "
+        "and the next one needs it again",
+        (
+            f"if it should not be trained through, cut it off where it is made: {detach}",
+            "if it should, compute it anew inside the loop",
+        ),
+    )
+
+
+def _part(at: Site, shared: Shared | None) -> str:
+    if shared is None:
+        return "a part of the graph"
+    where = f", made {_at(shared.frame, at.user)}" if shared.frame is not None else ""
+    return f"{shared.called(at)}{where}"
+
+
+def _same_place(a: Frame, b: Frame | None) -> bool:
+    return b is not None and (a.file, a.line) == (b.file, b.line)
+
+
+def _at(frame: Frame, now: Frame | None) -> str:
+    if now is not None and frame.file == now.file:
+        return f"at line {frame.line}"
+    return f"at {frame.file}:{frame.line}"
