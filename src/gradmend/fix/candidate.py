@@ -1,0 +1,37 @@
+"""A proposed edit of the user's files, before anything is proven about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from gradmend.fix.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    title: str
+    kind: str
+    rank: int  # cheapest in memory and smallest in diff first
+    sources: Mapping[str, str] = field(hash=False)  # file -> its whole new text
+    note: str = ""  # what this fix means, when that is not obvious
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The texts of the user's files as they stand now (edits of earlier conflicts included)."""
+
+    sources: Mapping[str, str]
+
+    def edited(self, changes: Mapping[str, str]) -> Project:
+        return Project({**self.sources, **changes})
+
+    def tree(self, file: str) -> Tree | None:
+        text = self.sources.get(file)
+        return None if text is None else _tree(text, file)
+
+
+@lru_cache(maxsize=256)
+def _tree(text: str, file: str) -> Tree:
+    return Tree(text, file)

@@ -1,0 +1,181 @@
+"""One trial run: the program under a policy, with everything its backward calls did written to a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import sys
+import traceback
+import types
+from typing import Any
+
+from gradmend.fix.proof.record import Enough, Recorder
+
+
+def run(request: dict[str, Any]) -> None:
+    """Never returns normally to the caller's program: the process ends here."""
+    report: dict[str, Any] = {"outcome": "broken", "calls": []}
+    try:
+        _redirect(request)
+        report = _run(request)
+    except BaseException as why:
+        report = {"outcome": "broken", "calls": [], "error": {"type": type(why).__name__, "message": str(why)}}
+        traceback.print_exc()
+    temporary = request["out"] + ".part"
+    with open(temporary, "wb") as file:
+        pickle.dump(report, file)
+    os.replace(temporary, request["out"])
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _redirect(request: dict[str, Any]) -> None:
+    for number, name, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, request["out"] + ".stdout", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+        (2, request["out"] + ".stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    ):
+        handle = os.open(name, flags, 0o600)
+        os.dup2(handle, number)
+        os.close(handle)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", closefd=False, errors="replace")
+    sys.stderr = open(2, "w", closefd=False, errors="replace", buffering=1)
+
+
+def _run(request: dict[str, Any]) -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    os.chdir(request["cwd"])
+    mapping: dict[str, str] = request["mapping"]
+    sys.path[:] = [request["path0"], *(_mapped(p, mapping) for p in sys.path if p not in ("", os.getcwd()))]
+    sys.argv = [request["script"], *request["argv"]]
+    sys.dont_write_bytecode = True
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+    mode = request["mode"]
+    recorder = Recorder(request["limit"], request["roots"], retain=request.get("retain", False))
+    recorder.install()
+    extra: dict[str, Any] = {}
+    from gradmend.fix.proof.guard import Guard
+
+    Guard(request["scratch"]).install()
+    code = _compiled(request["script"])
+    main = types.ModuleType("__main__")
+    main.__file__ = request["script"]
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = main
+    error: dict[str, Any] | None = None
+    outcome = "finished"
+    finish: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        _policy(mode, request, recorder, stack, extra, finish)
+        try:
+            exec(code, main.__dict__)
+        except Enough:
+            outcome = "stopped"
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                outcome, error = "error", {"type": "SystemExit", "message": str(end.code), "stack": []}
+        except BaseException as why:
+            outcome, error = "error", _error(why, recorder)
+            traceback.print_exc()
+    for last in finish:
+        last()
+    return {
+        "outcome": outcome,
+        "error": error,
+        "calls": recorder.calls,
+        "state": recorder.state(main.__dict__),
+        "live": sorted(recorder.live),
+        "files": _files(recorder),
+        **extra,
+    }
+
+
+def _policy(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, extra: Any, finish: Any) -> None:
+    if mode == "plain":
+        return
+    if mode == "copies":
+        from gradmend.fix.proof.copies import Copies
+
+        copies = Copies()
+        stack.enter_context(copies.hooks())
+        finish.append(lambda: extra.update(refused=copies.refused, silent=copies.silent))
+    elif mode == "heal":
+        import gradmend
+
+        stack.enter_context(gradmend.heal())  # type: ignore[attr-defined]
+    elif mode == "forgive":
+        from gradmend.fix.proof.forgive import Forgive
+
+        stack.enter_context(Forgive())
+    elif mode in ("differences", "slopes"):
+        from gradmend.fix.proof import slopes
+
+        slopes.enter(mode, request, recorder, stack, extra, finish)
+    elif mode == "memory":
+        from gradmend.fix.proof.memory import Bytes
+
+        meter = Bytes()
+        stack.enter_context(meter)
+        recorder.before = lambda outputs, args: extra.setdefault("bytes", meter.peak)  # type: ignore[method-assign]
+    else:
+        raise ValueError(f"unknown mode {mode}")
+
+
+def _compiled(script: str) -> Any:
+    with open(script, "rb") as file:
+        return compile(file.read(), script, "exec", dont_inherit=True)
+
+
+def _mapped(path: str, mapping: dict[str, str]) -> str:
+    real = os.path.realpath(path)
+    for source, copy in mapping.items():
+        if real == source or real.startswith(source + os.sep):
+            return copy + real[len(source) :]
+    return path
+
+
+def _error(why: BaseException, recorder: Recorder) -> dict[str, Any]:
+    """The error with the user's lines that led to it, innermost first, with columns."""
+    chain = []
+    direct = True
+    entries = list(traceback.walk_tb(why.__traceback__))
+    for summary in reversed(traceback.StackSummary._extract_from_extended_frame_gen(_extended(entries))):  # type: ignore[attr-defined]
+        if not recorder._mine(summary.filename):
+            direct = direct and bool(chain)
+            continue
+        chain.append(
+            {
+                "file": summary.filename,
+                "line": summary.lineno,
+                "function": summary.name,
+                "owner": "user",
+                "col": summary.colno,
+                "end_line": summary.end_lineno,
+                "end_col": summary.end_colno,
+            }
+        )
+    return {"type": type(why).__name__, "message": str(why), "stack": chain, "direct": direct}
+
+
+def _extended(entries: list[Any]) -> Any:
+    from itertools import islice
+
+    for frame, line in entries:
+        lasti = frame.f_lasti
+        spots = next(islice(frame.f_code.co_positions(), lasti // 2, None), None) if lasti >= 0 else None
+        yield frame, (line, None, None, None) if spots is None else spots
+
+
+def _files(recorder: Recorder) -> list[str]:
+    found = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
+    return sorted({f for f in found if f and recorder._mine(f) and f.endswith(".py")})

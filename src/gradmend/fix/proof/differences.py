@@ -1,0 +1,114 @@
+"""Float64 differences of the executed forward: the oracle that trusts no graph.
+
+The program runs in float64 with its leaves moved a little along a direction when the forward first uses
+them, up to the first backward call, whose loss is kept. What the author stopped (`detach`, `no_grad`)
+stays at the values of the unmoved run, so that a stopped gradient is zero here as well.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def in_float64() -> None:
+    """Make the program compute in float64, whatever it says."""
+    torch.set_default_dtype(torch.float64)
+    torch.float32 = torch.float = torch.float64  # type: ignore[misc]
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc]
+
+
+class Nudge(TorchDispatchMode):
+    """Moves leaves by `step` along the direction of `seed` (one leaf only, if given) and replays stops."""
+
+    def __init__(self, step: float, seed: int, only: int | None, tape: str | None, replay: bool, forgive: Any) -> None:
+        super().__init__()
+        self.step, self.seed, self.only = step, seed, only
+        self.leaves: dict[int, tuple[int, torch.Tensor]] = {}
+        self.directions: list[np.ndarray[Any, Any]] = []
+        self.path, self.replay = tape, replay
+        self.tape: list[Any] = []
+        self.cursor = 0
+        self.forgive = forgive
+        if replay and tape:
+            with open(tape, "rb") as file:
+                self.tape = pickle.load(file)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        quiet = self.forgive is not None and self.forgive.quiet
+        if torch.is_grad_enabled() or quiet:
+            for value in [*args, *kwargs.values()]:
+                for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                    self._meet(tensor)
+        out = func(*args, **kwargs)
+        if not quiet and self._stops(func, args):
+            self._stop(func, out)
+        return out
+
+    def _meet(self, tensor: Any) -> None:
+        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad or not tensor.is_leaf:
+            return
+        if id(tensor) in self.leaves or not tensor.is_floating_point():
+            return
+        order = len(self.leaves)
+        self.leaves[id(tensor)] = (order, tensor)
+        direction = np.random.default_rng([self.seed, order]).standard_normal(tuple(tensor.shape))
+        if self.only is not None and order != self.only:
+            direction = direction * 0
+        self.directions.append(direction)
+        with torch.no_grad():
+            tensor.data.add_(torch.from_numpy(np.asarray(direction)).reshape(tensor.shape), alpha=self.step)
+
+    def _stops(self, func: Any, args: Any) -> bool:
+        if not torch.is_grad_enabled():
+            return not self._edits_graph(func, args)
+        detach = func is torch.ops.aten.detach.default
+        return bool(detach and isinstance(args[0], torch.Tensor) and args[0].requires_grad)
+
+    @staticmethod
+    def _edits_graph(func: Any, args: Any) -> bool:
+        """A write under no_grad into a tensor of the graph changes what the forward computes."""
+        if not func._schema.is_mutable or not args or not isinstance(args[0], torch.Tensor):
+            return False
+        return bool(args[0].requires_grad and not args[0].is_leaf)
+
+    def _stop(self, func: Any, out: Any) -> None:
+        results = [t for t in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(t, torch.Tensor)]
+        with torch.no_grad():
+            for tensor in results:
+                if not tensor.is_floating_point() or tensor.layout != torch.strided:
+                    continue
+                if self.replay:
+                    if self.cursor < len(self.tape) and self.tape[self.cursor].shape == tuple(tensor.shape):
+                        self._freeze(func, tensor)
+                    self.cursor += 1
+                else:
+                    self.tape.append(tensor.detach().clone().numpy())
+
+    def _freeze(self, func: Any, tensor: torch.Tensor) -> None:
+        value = torch.from_numpy(self.tape[self.cursor])
+        if func is torch.ops.aten.detach.default:
+            # The alias alone must stand still; what it was taken from goes on moving.
+            tensor.set_(value.clone())  # type: ignore[call-overload]
+        else:
+            tensor.data.copy_(value)
+
+    def stop_in_place(self, tensor: torch.Tensor) -> None:
+        """`detach_()` of a view, which PyTorch refuses: the same stop, in the tensor's own memory."""
+        with torch.no_grad():
+            if not self.replay:
+                self.tape.append(tensor.detach().clone().numpy())
+            else:
+                tensor.data.copy_(torch.from_numpy(self.tape[self.cursor]))
+                self.cursor += 1
+
+    def finish(self) -> None:
+        if self.path and not self.replay:
+            with open(self.path, "wb") as file:
+                pickle.dump(self.tape, file)

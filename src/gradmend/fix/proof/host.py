@@ -1,0 +1,59 @@
+"""A process that has imported torch once and forks a child for each trial run.
+
+Importing torch takes longer than most trials; forking before any tensor work is safe and quick.
+Requests are JSON lines on stdin; the answer to each is a JSON line on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    import torch  # noqa: F401  (imported for the children)
+
+    from gradmend.fix.proof import child, record  # noqa: F401
+
+    out = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = _serve(request)
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+
+def _serve(request: dict[str, Any]) -> dict[str, Any]:
+    from gradmend.fix.proof import child
+
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os.environ.update(request.get("env", {}))
+        child.run(request)
+        os._exit(1)
+    end = time.monotonic() + request["seconds"]
+    pause = 0.005
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return {"late": False, "status": os.waitstatus_to_exitcode(status)}
+        if time.monotonic() > end or os.getppid() == 1:
+            for target in (-pid, pid):
+                try:
+                    os.kill(target, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    pass
+            os.waitpid(pid, 0)
+            return {"late": True, "status": None}
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.05)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main()

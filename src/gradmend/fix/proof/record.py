@@ -1,0 +1,230 @@
+"""Inside a trial run: what every backward call was given and what it sent to each leaf."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+_MOST = 200_000  # elements kept of one tensor; past that, an even sample of them
+
+
+class Enough(BaseException):
+    """As many backward calls as were asked for have run: the trial ends here."""
+
+
+class Recorder:
+    def __init__(self, limit: int, roots: list[str], retain: bool = False) -> None:
+        self.limit = limit
+        self.roots = [os.path.realpath(r) + os.sep for r in roots]
+        self.retain = retain
+        self.calls: list[dict[str, Any]] = []
+        self.modules: list[torch.nn.Module] = []
+        self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
+        self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph through .data
+        self._depth = 0
+        self.began = time.perf_counter()
+
+    # -- installation ----------------------------------------------------------------------------
+    def install(self) -> None:
+        import torch.autograd.graph
+
+        engine = torch.autograd.graph._engine_run_backward
+
+        def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._backward(engine, outputs, args, kwargs)
+
+        torch.autograd.graph._engine_run_backward = run
+        torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+        self._watch_modules()
+        self._watch_data()
+
+    def _watch_modules(self) -> None:
+        made = self.modules
+        for name in ("__init__", "__setstate__"):
+            plain = getattr(torch.nn.Module, name)
+
+            def noted(module: torch.nn.Module, *a: Any, _plain: Any = plain, **k: Any) -> Any:
+                if len(made) < 20_000:
+                    made.append(module)
+                return _plain(module, *a, **k)
+
+            setattr(torch.nn.Module, name, noted)
+        plain_new = torch.nn.Parameter.__new__
+        seen = self.parameters
+
+        def new(cls: Any, *a: Any, **k: Any) -> Any:
+            made_one = plain_new(cls, *a, **k)
+            seen.setdefault(id(made_one), (len(seen), made_one))
+            return made_one
+
+        torch.nn.Parameter.__new__ = new  # type: ignore[assignment,method-assign]
+
+    def _watch_data(self) -> None:
+        """`.data` of a tensor that has a history is an edit (or a read) that autograd will not see."""
+        plain = torch.Tensor.data
+        recorder = self
+
+        def get(tensor: torch.Tensor) -> Any:
+            if tensor.grad_fn is not None:
+                place = next(recorder.user_frames(), None)
+                if place is not None:
+                    recorder.live.add((place["file"], place["line"]))
+            return plain.__get__(tensor)
+
+        def put(tensor: torch.Tensor, value: Any) -> None:
+            if tensor.grad_fn is not None:
+                place = next(recorder.user_frames(), None)
+                if place is not None:
+                    recorder.live.add((place["file"], place["line"]))
+            plain.__set__(tensor, value)  # type: ignore[attr-defined]
+
+        torch.Tensor.data = property(get, put)  # type: ignore[assignment]
+
+    # -- one backward call -------------------------------------------------------------------------
+    def _backward(self, engine: Any, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._depth:
+            return engine(outputs, *args, **kwargs)
+        if self.retain and len(args) > 1:
+            args = (args[0], True, *args[2:])
+        call: dict[str, Any] = {
+            "roots": [_keep(t) for t in outputs if isinstance(t, torch.Tensor)],
+            "stack": list(self.user_frames()),
+            "at": time.perf_counter() - self.began,
+            "grads": {},
+            "dtype": [str(t.dtype) for t in outputs if isinstance(t, torch.Tensor)],
+        }
+        self.before(outputs, args)
+        self.calls.append(call)
+        accumulate = kwargs.get("accumulate_grad", False)
+        hooks = []
+        names = self._names()
+        if accumulate:
+            for order, leaf in enumerate(_leaves(outputs)):
+                key = self._key(leaf, order)
+
+                def took(grad: torch.Tensor, key: str = key) -> None:
+                    call["grads"][key] = _keep(grad)
+
+                call.setdefault("names", {})[key] = names.get(id(leaf), key)
+                hooks.append(leaf.register_hook(took))
+        self._depth += 1
+        try:
+            result = engine(outputs, *args, **kwargs)
+        except BaseException:
+            call["failed"] = True
+            raise
+        finally:
+            self._depth -= 1
+            for hook in hooks:
+                hook.remove()
+        call["after"] = time.perf_counter() - self.began
+        if not accumulate:
+            for order, grad in enumerate(result):
+                call["grads"][f"input {order}"] = None if grad is None else _keep(grad)
+        if len(self.calls) >= self.limit:
+            raise Enough
+        return result
+
+    def before(self, outputs: Any, args: tuple[Any, ...]) -> None:
+        """For the runs that need only the loss."""
+
+    def _key(self, leaf: torch.Tensor, order: int) -> str:
+        """Parameters by the order they were made in; other leaves by the order the graph holds them in."""
+        if id(leaf) in self.parameters:
+            return f"parameter {self.parameters[id(leaf)][0]}"
+        return f"leaf {order} {list(leaf.shape)}"
+
+    def _names(self) -> dict[int, str]:
+        """What the program calls its leaves, for people."""
+        found: dict[int, str] = {}
+        frame = sys._getframe(1)
+        while frame is not None:
+            if self._mine(frame.f_code.co_filename):
+                for name, value in [*frame.f_locals.items(), *frame.f_globals.items()]:
+                    if isinstance(value, torch.nn.Module) and name != "self":
+                        for path, parameter in value.named_parameters():
+                            found.setdefault(id(parameter), f"{name}.{path}")
+                    elif isinstance(value, torch.Tensor):
+                        found.setdefault(id(value), name)
+            frame = frame.f_back  # type: ignore[assignment]
+        return found
+
+    # -- places ------------------------------------------------------------------------------------
+    def _mine(self, file: str) -> bool:
+        return any(file.startswith(root) or os.path.realpath(file).startswith(root) for root in self.roots)
+
+    def user_frames(self) -> Iterator[dict[str, Any]]:
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if self._mine(code.co_filename):
+                yield {"file": code.co_filename, "line": frame.f_lineno, "function": code.co_name}
+            frame = frame.f_back
+
+    # -- the end -----------------------------------------------------------------------------------
+    def state(self, namespace: dict[str, Any]) -> dict[str, Any]:
+        """What the program leaves behind: modules strictly, plain tensors it named for comparison."""
+        kept: dict[str, Any] = {}
+        for order, module in enumerate(self.modules):
+            own = {**getattr(module, "_parameters", {}), **getattr(module, "_buffers", {})}
+            for name, tensor in own.items():
+                if isinstance(tensor, torch.Tensor):
+                    kept[f"{type(module).__name__} {order}.{name}"] = _keep(tensor)
+        for order, tensor in self.parameters.values():
+            kept[f"parameter {order}"] = _keep(tensor)
+        named = {f"{n}": _keep(v) for n, v in _tensors(namespace)}
+        return {"modules": kept, "named": named}
+
+
+def _keep(tensor: torch.Tensor) -> Any:
+    """A copy as numpy float64 (complex as pairs); a sample where it is large."""
+    with torch.no_grad():
+        plain = tensor.detach()
+        if plain.layout != torch.strided:
+            plain = plain.to_dense()
+        if plain.is_complex():
+            plain = torch.view_as_real(plain.resolve_conj())
+        flat = plain.reshape(-1)
+        if flat.numel() > _MOST:
+            flat = flat[:: -(-flat.numel() // _MOST)]
+        return np.array(flat.to("cpu", torch.float64).numpy(), copy=True)
+
+
+def _leaves(outputs: Any) -> list[torch.Tensor]:
+    """The leaves that a backward from these outputs reaches, in the order of the graph."""
+    found: dict[int, torch.Tensor] = {}
+    seen: set[Any] = set()
+    stack: list[Any] = []
+    for out in reversed(list(outputs)):
+        node = getattr(out, "grad_fn", None) or getattr(out, "node", None)
+        if node is None and isinstance(out, torch.Tensor) and out.requires_grad:
+            found[id(out)] = out
+        stack.append(node)
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            found.setdefault(id(leaf), leaf)
+        stack.extend(n for n, _ in reversed(node.next_functions))
+    return list(found.values())
+
+
+def _tensors(namespace: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in list(namespace.items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, (list, tuple)) and len(value) < 200:
+            yield from ((f"{name}[{i}]", v) for i, v in enumerate(value) if isinstance(v, torch.Tensor))
+        elif isinstance(value, dict) and len(value) < 200:
+            yield from ((f"{name}[{k!r}]", v) for k, v in value.items() if isinstance(v, torch.Tensor))

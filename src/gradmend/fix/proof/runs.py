@@ -1,0 +1,168 @@
+"""The parent's side of trial runs: start the host, ask for a run, read what it recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradmend.fix.facts import Place
+from gradmend.fix.proof.scratch import Scratch
+
+
+@dataclass(slots=True)
+class Run:
+    """One trial run, read back. File names are the user's."""
+
+    outcome: str  # finished, stopped, error, late, broken
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+    state: dict[str, Any] = field(default_factory=dict)
+    stdout: str = ""
+    stderr: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ran(self) -> bool:
+        return self.outcome in ("finished", "stopped")
+
+    @property
+    def why(self) -> str:
+        """One line on how the run ended."""
+        if self.outcome == "late":
+            return "it did not end within the time limit"
+        if self.error:
+            lines = str(self.error.get("message", "")).strip().splitlines()
+            at = self.error.get("stack") or []
+            place = f" ({Path(at[0]['file']).name}:{at[0]['line']})" if at else ""
+            return f"{self.error.get('type')}: {lines[0] if lines else ''}{place}"
+        return self.outcome
+
+    def chain(self) -> tuple[Place, ...]:
+        return places((self.error or {}).get("stack") or [])
+
+
+def places(stack: list[dict[str, Any]]) -> tuple[Place, ...]:
+    return tuple(
+        Place(
+            f["file"],
+            f["line"] or 0,
+            f.get("function", ""),
+            f.get("col"),
+            f.get("end_line"),
+            f.get("end_col"),
+        )
+        for f in stack
+    )
+
+
+class Runner:
+    """Trial runs of one script. Use as a context manager: nothing is left behind, also after Ctrl-C."""
+
+    def __init__(self, script: Path, argv: list[str], cwd: Path, steps: int, seconds: float) -> None:
+        self.scratch = Scratch(script, cwd)
+        self.argv, self.steps, self.seconds = argv, steps, seconds
+        self._host: subprocess.Popen[str] | None = None
+        self.runs = 0
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._host is not None:
+            self._host.kill()
+            self._host.wait()
+            self._host = None
+        self.scratch.close()
+
+    def run(self, sources: Mapping[str, bytes], mode: str, **options: Any) -> Run:
+        tree = self.scratch.mirror(sources)
+        try:
+            return self._run(tree, mode, options)
+        finally:
+            self.scratch.drop(tree)
+
+    def _run(self, tree: Path, mode: str, options: dict[str, Any]) -> Run:
+        self.runs += 1
+        scratch = self.scratch
+        out = scratch.top / f"run{self.runs}"
+        script = scratch.inside(tree, scratch.script)
+        inside = scratch.cwd.is_relative_to(scratch.root)
+        request = {
+            "script": script,
+            "argv": self.argv,
+            "cwd": scratch.inside(tree, scratch.cwd) if inside else str(scratch.cwd),
+            "path0": os.path.dirname(script),
+            "mapping": {str(scratch.root): str(tree)},
+            "roots": [str(tree)],
+            "scratch": str(scratch.top),
+            "out": str(out),
+            "mode": mode,
+            "limit": self.steps,
+            "seconds": self.seconds,
+            **options,
+        }
+        answer = self._ask(request)
+        if answer.get("late"):
+            return Run("late", stderr=_text(f"{out}.stderr"), stdout=_text(f"{out}.stdout"))
+        try:
+            with open(out, "rb") as file:
+                raw = pickle.load(file)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            status = answer.get("status")
+            error = {"type": "Exit", "message": f"the program ended the process itself (status {status})", "stack": []}
+            return Run("error", error=error, stderr=_text(f"{out}.stderr"))
+        finally:
+            out.unlink(missing_ok=True)
+        return self._read(raw, tree, _text(f"{out}.stdout"), _text(f"{out}.stderr"))
+
+    def _read(self, raw: dict[str, Any], tree: Path, stdout: str, stderr: str) -> Run:
+        def real(stack: list[dict[str, Any]]) -> None:
+            for frame in stack:
+                frame["file"] = self.scratch.real(tree, frame["file"])
+
+        for call in raw["calls"]:
+            real(call["stack"])
+        if raw.get("error"):
+            real(raw["error"].get("stack") or [])
+            raw["error"]["message"] = raw["error"]["message"].replace(str(tree), str(self.scratch.root))
+        known = {"outcome", "calls", "error", "state"}
+        extra = {k: v for k, v in raw.items() if k not in known}
+        extra["live"] = [(self.scratch.real(tree, f), n) for f, n in extra.get("live", [])]
+        extra["files"] = [self.scratch.real(tree, f) for f in extra.get("files", [])]
+        return Run(raw["outcome"], raw["calls"], raw.get("error"), raw.get("state", {}), stdout, stderr, extra)
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._host is None or self._host.poll() is not None:
+            self._host = subprocess.Popen(
+                [sys.executable, "-m", "gradmend.fix.proof.host"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "GRADMEND": "0"},
+                start_new_session=True,
+            )
+        host = self._host
+        assert host.stdin is not None and host.stdout is not None
+        host.stdin.write(json.dumps(request) + "\n")
+        host.stdin.flush()
+        line = host.stdout.readline()
+        return json.loads(line) if line else {"late": False, "status": "host died"}
+
+
+def _text(path: str) -> str:
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+    Path(path).unlink(missing_ok=True)
+    return text

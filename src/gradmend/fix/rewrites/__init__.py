@@ -1,0 +1,51 @@
+"""Candidate edits for a conflict: one kind of edit per file, all of them tried in order of rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+
+Rewrite = Callable[[Project, Facts], Iterable[Candidate]]
+
+KINDS = (
+    "rebind",
+    "loop_item",
+    "inplace_flag",
+    "out_argument",
+    "live_edit",
+    "functional",
+    "collect",
+    "no_grad",
+    "move",
+    "clone_save",
+    "clone_write",
+    "numpy_copy",
+    "second_backward",
+    "custom_function",
+    "clone_parameters",
+)
+
+
+def propose(project: Project, facts: Facts) -> list[Candidate]:
+    """Every candidate, best first; edits that give the same text are one."""
+    found: dict[tuple[tuple[str, str], ...], Candidate] = {}
+    for kind in KINDS:
+        rewrite: Rewrite = import_module(f"{__name__}.{kind}").propose
+        for candidate in rewrite(project, facts):
+            changed = {f: s for f, s in candidate.sources.items() if s != project.sources.get(f)}
+            key = tuple(sorted(changed.items()))
+            if changed and (key not in found or found[key].rank > candidate.rank) and _parses(changed):
+                found[key] = candidate
+    return sorted(found.values(), key=lambda c: c.rank)
+
+
+def _parses(changed: dict[str, str]) -> bool:
+    try:
+        for file, text in changed.items():
+            compile(text, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""Let one forward use copies of its module's parameters, so that an update cannot reach its graph.
+
+Exact whatever else the update touches: nothing moves, and gradients still flow to the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+from gradmend.fix.rewrites import syntax
+
+RANK = 60
+
+
+def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
+    if facts.saved is None:
+        return
+    for depth, place, tree in syntax.spots(project, facts.saved.chain[:3]):
+        for statement in tree.statements(place.line, place):
+            if not isinstance(statement, cst.BaseSmallStatement):
+                continue
+            order = 0
+            for call in syntax.walk(statement):
+                if not isinstance(call, cst.Call) or not syntax.is_place(call.func):
+                    continue
+                if syntax.dotted(call.func).split(".")[0] in ("torch", "F", "nn", "print", "super", "len", "range"):
+                    continue
+                if any(a.star for a in call.args):
+                    continue
+                module = tree.code(call.func)
+                given = [tree.code(a.value) for a in call.args if a.keyword is None]
+                named = [f'"{a.keyword.value}": {tree.code(a.value)}' for a in call.args if a.keyword is not None]
+                args = f"({', '.join(given)}{',' if len(given) == 1 else ''})"
+                tail = f", {{{', '.join(named)}}}" if named else ""
+                copies = f"{{n: p.clone() for n, p in {module}.named_parameters()}}"
+                new = f"torch.func.functional_call({module}, {copies}, {args}{tail})"
+                title = f"run `{module}` on line {place.line} with copies of its parameters"
+                text = tree.replace(tree.cut(call, new))
+                yield Candidate(title, "clone_parameters", RANK + 10 * depth + order, {place.file: text})
+                order += 1

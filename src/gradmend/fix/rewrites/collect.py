@@ -1,0 +1,93 @@
+"""A buffer filled row by row -> a list of rows, stacked where the whole is read.
+
+Rows are then separate tensors: writing one leaves the others, and what was kept of them, alone, and no
+row is copied (a clone per write would copy the whole buffer each time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+from gradmend.fix.rewrites import syntax
+from gradmend.fix.text import Cut
+from gradmend.fix.tree import Tree
+
+RANK = 22
+
+
+def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
+    for nth, event in syntax.events(facts):
+        for depth, place, tree in syntax.spots(project, event.chain[:2]):
+            for statement in tree.statements(place.line, place):
+                name = _row_written(statement)
+                if name is None:
+                    continue
+                cuts = _rows(tree, statement, name)
+                if cuts:
+                    title = f"keep the rows of `{name}` in a list and stack them"
+                    new = tree.replace(*cuts)
+                    yield Candidate(title, "collect", RANK + nth + 2 * depth, {place.file: new})
+
+
+def _row_written(statement: cst.CSTNode) -> str | None:
+    target: cst.CSTNode | None = None
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0].target
+    elif isinstance(statement, cst.AugAssign):
+        target = statement.target
+    if isinstance(target, cst.Subscript) and isinstance(target.value, cst.Name) and _is_row(target):
+        return target.value.value
+    return None
+
+
+def _is_row(node: cst.Subscript) -> bool:
+    """One index that picks one row: not a slice, tuple, mask or list."""
+    if len(node.slice) != 1 or not isinstance(node.slice[0].slice, cst.Index):
+        return False
+    index = node.slice[0].slice.value
+    return isinstance(index, (cst.Name, cst.Integer, cst.UnaryOperation, cst.BinaryOperation, cst.Attribute))
+
+
+def _rows(tree: Tree, statement: cst.CSTNode, name: str) -> list[Cut]:
+    scope = tree.scope(statement)
+    if not isinstance(scope, cst.FunctionDef):
+        return []
+    cuts: list[Cut] = []
+    made = False
+    for use in syntax.same_names(tree, scope, name):
+        above = tree.parent(use)
+        if isinstance(above, cst.Param):
+            return []
+        if isinstance(above, cst.AssignTarget):
+            assign = tree.parent(above)
+            assert isinstance(assign, cst.Assign)
+            cuts.append(tree.cut(assign.value, f"list({tree.code(assign.value)})"))
+            made = True
+        elif isinstance(above, cst.Element) and isinstance(tree.parent(tree.parent(above) or above), cst.AssignTarget):
+            value = _element_value(tree, above)
+            if value is None:
+                return []
+            cuts.append(tree.cut(value, f"list({tree.code(value)})"))
+            made = True
+        elif isinstance(above, cst.Subscript) and above.value is use and _is_row(above):
+            continue
+        elif isinstance(above, (cst.Del, cst.Global, cst.Nonlocal, cst.AugAssign)):
+            return []
+        else:
+            cuts.append(tree.cut(use, f"torch.stack({name})"))
+    return cuts if made else []
+
+
+def _element_value(tree: Tree, element: cst.Element) -> cst.BaseExpression | None:
+    """The right-hand side of one name in `a, b = x, y`."""
+    names = tree.parent(element)
+    assign = next((n for n in tree.up(element) if isinstance(n, cst.Assign)), None)
+    if not isinstance(names, cst.Tuple) or assign is None or not isinstance(assign.value, cst.Tuple):
+        return None
+    place = next(i for i, e in enumerate(names.elements) if e is element)
+    values = assign.value.elements
+    return values[place].value if len(values) == len(names.elements) else None

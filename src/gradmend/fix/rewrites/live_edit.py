@@ -1,0 +1,105 @@
+"""An edit that hides from autograd (`x.data`, `x.detach()`, `no_grad`) -> its differentiable form.
+
+The hidden edit changes what the forward computes but not what backward believes; the rewritten
+statement says the same to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+from gradmend.fix.rewrites import syntax
+from gradmend.fix.rewrites.functional import forms
+from gradmend.fix.rewrites.rebind import rebound
+from gradmend.fix.tree import Tree
+
+RANK = 12
+
+
+def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
+    for nth, event in syntax.events(facts):
+        for depth, place, tree in syntax.spots(project, event.chain[:2]):
+            for statement in tree.statements(place.line, place):
+                if not isinstance(statement, cst.BaseSmallStatement):
+                    continue
+                shown = _seen(tree, statement)
+                block = _no_grad_block(tree, statement)
+                if shown is None and block is None:
+                    continue
+                for order, new in enumerate(_open(shown or tree.code(statement))):
+                    rank = RANK + nth + 2 * depth + order
+                    title = f"let autograd see the edit on line {place.line}"
+                    cut = tree.cut(block if block is not None else statement, _joined(tree, block or statement, new))
+                    yield Candidate(title, "live_edit", rank, {place.file: tree.replace(cut)})
+
+
+def _seen(tree: Tree, statement: cst.CSTNode) -> str | None:
+    """The statement's text without `.data` and `.detach()`; None where it has neither."""
+    start, end = tree.span(statement)
+    text = tree.text[start:end]
+    drops = []
+    for node in syntax.walk(statement):
+        if isinstance(node, cst.Attribute) and node.attr.value == "data":
+            drops.append((tree.span(node.value)[1] - start, tree.span(node)[1] - start))
+        elif isinstance(node, cst.Call) and not node.args and isinstance(node.func, cst.Attribute):
+            if node.func.attr.value == "detach":
+                drops.append((tree.span(node.func.value)[1] - start, tree.span(node)[1] - start))
+    if not drops:
+        return None
+    for first, last in sorted(drops, reverse=True):
+        text = text[:first] + text[last:]
+    return text
+
+
+def _open(text: str) -> Iterator[list[str]]:
+    """The out-of-place forms of a statement given as text, each a list of statements."""
+    try:
+        tree = Tree(text + "\n")
+    except Exception:  # a fragment that stands only in its context
+        return
+    line = tree.module.body[0] if tree.module.body else None
+    if not isinstance(line, cst.SimpleStatementLine):
+        return
+    statement = line.body[0]
+    for _, cuts in rebound(tree, statement):
+        yield [tree.replace(*cuts).rstrip()]
+    for _, new in forms(tree, statement):
+        yield [new]
+    if isinstance(statement, cst.Assign):
+        target = statement.targets[0].target
+        if isinstance(target, cst.Subscript):
+            home = syntax.stem(target)
+            if syntax.is_place(home):
+                name = tree.code(home)
+                yield [f"{name} = {name}.clone()", text]
+        else:
+            yield [text]
+    elif isinstance(statement, cst.AugAssign) and isinstance(statement.target, cst.Subscript):
+        name = tree.code(syntax.stem(statement.target))
+        yield [f"{name} = {name}.clone()", text]
+    elif isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        home = syntax.stem(statement.value)
+        if syntax.is_place(home):
+            name = tree.code(home)
+            yield [f"{name} = {name}.clone()", text]
+
+
+def _no_grad_block(tree: Tree, statement: cst.CSTNode) -> cst.With | None:
+    """`with torch.no_grad():` that holds only this statement."""
+    line = tree.parent(statement)
+    body = tree.parent(line) if line is not None else None
+    block = tree.parent(body) if body is not None else None
+    if not isinstance(block, cst.With) or not isinstance(body, cst.IndentedBlock) or len(body.body) != 1:
+        return None
+    asked = block.items[0].item
+    name = syntax.dotted(asked.func) if isinstance(asked, cst.Call) else ""
+    return block if name.endswith(("no_grad", "inference_mode")) and len(block.items) == 1 else None
+
+
+def _joined(tree: Tree, node: cst.CSTNode, statements: list[str]) -> str:
+    joint = tree.newline + tree.indent(node) if tree.own_line(node) else "; "
+    return joint.join(statements)

@@ -1,0 +1,81 @@
+"""Move the update below the backward that needs the old values: `step()`, an EMA, a clamp, a restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+from gradmend.fix.rewrites import syntax
+from gradmend.fix.tree import Tree
+
+RANK = 15
+_NOTE = (
+    "the update now runs after that backward(): gradients are those of the forward that ran. "
+    "If the later loss was meant at the updated parameters, compute its forward again after the update instead."
+)
+
+
+def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
+    if not facts.backward:
+        return
+    for nth, event in syntax.events(facts):
+        for depth, place, tree in syntax.spots(project, event.chain):
+            for at in facts.backward:
+                if at.file != place.file or at.line == place.line:
+                    continue
+                written = tree.statements(place.line, place)
+                asked = tree.statements(at.line, at)
+                if not written or not asked or tree.scope(written[0]) is not tree.scope(asked[0]):
+                    continue
+                for order, (unit, below) in enumerate(_moves(tree, written[0], asked[0])):
+                    new = moved(tree, unit, below)
+                    if new is None:
+                        continue
+                    line, goal = tree.lines(unit)[0], tree.lines(below)[1]
+                    title = f"move line {line} below the backward() on line {goal}"
+                    rank = RANK + nth + 2 * depth + order
+                    yield Candidate(title, "move", rank, {place.file: new}, _NOTE)
+
+
+def _moves(tree: Tree, written: cst.CSTNode, asked: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+    """The unit to move and what it goes below, in the innermost block that holds both."""
+    path = {id(n): n for n in [asked, *tree.up(asked)]}
+    for unit in [written, *tree.up(written)]:
+        block = tree.parent(unit)
+        if not isinstance(block, (cst.IndentedBlock, cst.Module)):
+            continue
+        body = list(block.body)
+        goal = next((i for i, n in enumerate(body) if id(n) in path), None)
+        if goal is None:
+            continue
+        here = next(i for i, n in enumerate(body) if n is unit)
+        if here < goal:
+            yield unit, body[goal]
+            for later in body[goal + 1 :]:
+                if ".backward(" in tree.code(later):
+                    yield unit, later
+        return
+
+
+def moved(tree: Tree, unit: cst.CSTNode, below: cst.CSTNode) -> str | None:
+    if isinstance(unit, cst.SimpleStatementLine) and len(unit.body) != 1:
+        return None
+    first, last = tree.lines(unit)
+    while first > 1 and _comment_of(tree, first - 1, tree.indent(unit)):
+        first -= 1
+    goal = tree.lines(below)[1]
+    start, end = tree.offset(first, 0), tree.offset(last + 1, 0)
+    block = tree.text[start:end]
+    at = tree.offset(goal + 1, 0)
+    if not block.endswith(("\n", "\r")):
+        block += tree.newline
+    ended = tree.text[:at].endswith(("\n", "\r"))
+    return tree.replace((start, end, ""), (at, at, block if ended else tree.newline + block))
+
+
+def _comment_of(tree: Tree, line: int, indent: str) -> bool:
+    text = tree.line_text(line)
+    return text.startswith(indent + "#")

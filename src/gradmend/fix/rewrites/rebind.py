@@ -1,0 +1,141 @@
+"""Give the result a new tensor and the old name: `x += e` -> `x = x + e`, `x.relu_()` -> `x = x.relu()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+from gradmend.fix.rewrites import syntax
+from gradmend.fix.text import Cut
+from gradmend.fix.tree import Tree
+
+RANK = 10
+
+
+def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
+    for nth, event in syntax.events(facts):
+        for depth, place, tree in syntax.spots(project, event.chain):
+            for statement in tree.statements(place.line, place):
+                for order, (title, cuts) in enumerate(rebound(tree, statement)):
+                    new = tree.replace(*cuts)
+                    rank = RANK + nth + 2 * depth + order
+                    yield Candidate(f"{title} (line {place.line})", "rebind", rank, {place.file: new})
+
+
+def rebound(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cut]]]:
+    """Each way to make the writes of one statement out of place."""
+    if isinstance(statement, cst.AugAssign):
+        yield from _augmented(tree, statement)
+        return
+    header = _header(statement)
+    calls = [n for part in header for n in syntax.walk(part) if isinstance(n, cst.Call) and inplace_call(n)]
+    if not calls:
+        return
+    if isinstance(statement, cst.Expr):
+        chain = statement.value.expression if isinstance(statement.value, cst.Await) else statement.value
+        base = _chain_base(chain) if isinstance(chain, cst.Call) else None
+        if base is not None and syntax.is_place(base) and not _detour(base):
+            cuts = [c for call in calls if _on_chain(chain, call) for c in plain_name(tree, call)]
+            start, _ = tree.span(statement)
+            target = tree.code(base)
+            yield f"rebind `{target}` to a new tensor", [(start, start, f"{target} = "), *cuts]
+            return
+    # The result is used where it stands: drop the underscore, and keep the name bound to it if it is read again.
+    every = [c for call in calls for c in plain_name(tree, call)]
+    yield "use the out-of-place form", every
+    for call in calls:
+        base = _chain_base(call)
+        if isinstance(base, cst.Name) and not _in_lambda(tree, call, statement):
+            start, end = tree.span(call)
+            cuts = [c for c in plain_name(tree, call) if start <= c[0] < end]
+            yield (
+                f"rebind `{base.value}` to a new tensor",
+                [(start, start, f"({base.value} := "), *cuts, (end, end, ")")],
+            )
+
+
+def _augmented(tree: Tree, statement: cst.AugAssign) -> Iterator[tuple[str, list[Cut]]]:
+    target = tree.code(statement.target)
+    if not syntax.is_place(statement.target):
+        return
+    operator = tree.code(statement.operator).strip().removesuffix("=")
+    start, _ = tree.span(statement)
+    value_start, value_end = tree.span(statement.value)
+    gap = tree.text[tree.span(statement.target)[1] : value_start]
+    value = syntax.operand(tree, statement.value, operator)
+    new = f"{target}{gap.replace(operator + '=', '=', 1)}{target} {operator} {value}"
+    # The written tensor may be another name's too: in-place kept its dtype, so offer that as well.
+    yield f"rebind `{target}` to a new tensor", [(start, value_end, new)]
+    kept = f"{target} = ({target} {operator} {value}).to({target}.dtype)"
+    yield f"rebind `{target}` to a new tensor of the same dtype", [(start, value_end, kept)]
+
+
+def inplace_call(call: cst.Call) -> bool:
+    """`x.add_(...)`, `torch.relu_(x)`, `F.elu_(x)`."""
+    func = call.func
+    return isinstance(func, cst.Attribute) and syntax.is_inplace_name(func.attr.value) and not _is_other(func)
+
+
+def _is_other(func: cst.Attribute) -> bool:
+    """Names that end in `_` and are no in-place arithmetic."""
+    return func.attr.value in ("requires_grad_", "share_memory_", "retain_grad_") or "init" in syntax.dotted(func.value)
+
+
+def plain_name(tree: Tree, call: cst.Call) -> list[Cut]:
+    assert isinstance(call.func, cst.Attribute)
+    name = call.func.attr
+    if name.value == "copy_" and len(call.args) >= 1:
+        # `x.copy_(y)` has no out-of-place twin of that name; the value itself is.
+        start, _ = tree.span(call)
+        inner = tree.code(call.args[0].value)
+        return [(start, tree.span(call)[1], inner if syntax.is_place(call.args[0].value) else f"({inner})")]
+    _, end = tree.span(name)
+    return [(end - 1, end, "")]
+
+
+def _chain_base(call: cst.BaseExpression) -> cst.BaseExpression | None:
+    """`x` of `x.mul_(a).add_(b)` and of `torch.relu_(x)`."""
+    node: cst.BaseExpression = call
+    while isinstance(node, cst.Call):
+        func = node.func
+        if not isinstance(func, cst.Attribute) or not inplace_call(node):
+            return None
+        if syntax.dotted(func.value).split(".")[0] in ("torch", "F", "nn", "functional"):
+            return node.args[0].value if node.args else None
+        node = func.value
+    return node
+
+
+def _on_chain(chain: cst.BaseExpression, call: cst.Call) -> bool:
+    node: cst.BaseExpression = chain
+    while isinstance(node, cst.Call):
+        if node is call:
+            return True
+        if not isinstance(node.func, cst.Attribute):
+            return False
+        node = node.func.value
+    return False
+
+
+def _detour(base: cst.BaseExpression) -> bool:
+    """`x.data` is not rebound here: the edit of a live tensor has its own rewrite."""
+    return any(isinstance(n, cst.Attribute) and n.attr.value == "data" for n in syntax.walk(base))
+
+
+def _in_lambda(tree: Tree, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
+    for above in tree.up(node):
+        if above is statement:
+            return False
+        if isinstance(above, (cst.Lambda, cst.BaseComp)):
+            return True
+    return False
+
+
+def _header(statement: cst.CSTNode) -> list[cst.CSTNode]:
+    """The parts of a statement that run on its own line: not the body of a loop or function."""
+    if isinstance(statement, cst.BaseCompoundStatement):
+        return [c for c in statement.children if not isinstance(c, (cst.BaseSuite, cst.Else, cst.Finally))]
+    return [statement]

@@ -1,0 +1,64 @@
+"""A graph that backward walks twice: keep it with `retain_graph=True`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts, Place
+from gradmend.fix.rewrites import syntax
+from gradmend.fix.text import Cut
+from gradmend.fix.tree import Tree
+
+RANK = 5
+_NOTE = (
+    "keeps the gradient of the forward that ran, through the whole shared graph; the graph stays in memory. "
+    "If the shared part is meant to be a constant (truncated backpropagation through time, advantages, "
+    "targets), detach() it instead: cheaper, and another gradient."
+)
+
+
+def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
+    if not facts.second:
+        return
+    places = [*(p for w in facts.writes for p in w.chain), *facts.backward]
+    every: dict[str, list[Cut]] = {}
+    order = 0
+    for place in dict.fromkeys(places):
+        tree = project.tree(place.file)
+        for cut in _retained(tree, place) if tree else ():
+            if cut in every.get(place.file, []):
+                continue
+            every.setdefault(place.file, []).append(cut)
+            assert tree is not None
+            title = f"retain_graph=True at line {place.line}"
+            yield Candidate(title, "second_backward", RANK + order, {place.file: tree.replace(cut)}, _NOTE)
+            order += 1
+    if order > 1:
+        sources = {f: t.replace(*cuts) for f, cuts in every.items() if (t := project.tree(f))}
+        yield Candidate("retain_graph=True at each backward", "second_backward", RANK + order, sources, _NOTE)
+
+
+def _retained(tree: Tree, place: Place) -> Iterator[Cut]:
+    for statement in tree.statements(place.line, place):
+        for call in syntax.walk(statement):
+            if not isinstance(call, cst.Call):
+                continue
+            name = syntax.dotted(call.func).rsplit(".", 1)[-1]
+            if not name and isinstance(call.func, cst.Attribute):
+                name = call.func.attr.value
+            grad = syntax.dotted(call.func) in ("torch.autograd.grad", "autograd.grad", "grad")
+            if name != "backward" and not grad:
+                continue
+            given = next((a for a in call.args if a.keyword and a.keyword.value == "retain_graph"), None)
+            if given is not None:
+                yield tree.cut(given.value, "True")
+                continue
+            _, end = tree.span(call)
+            if not call.args:
+                yield end - 1, end - 1, "retain_graph=True"
+            else:
+                at = tree.span(call.args[-1].value)[1]
+                yield at, at, ", retain_graph=True"

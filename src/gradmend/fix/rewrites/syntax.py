@@ -1,0 +1,148 @@
+"""Small questions about expressions that several rewrites ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Project
+from gradmend.fix.facts import Event, Facts, Place
+from gradmend.fix.tree import Tree
+
+# How tightly an expression binds, as the right operand of an operator of that strength.
+_BINDS: dict[type, int] = {
+    cst.BitOr: 5,
+    cst.BitXor: 6,
+    cst.BitAnd: 7,
+    cst.LeftShift: 8,
+    cst.RightShift: 8,
+    cst.Add: 9,
+    cst.Subtract: 9,
+    cst.Multiply: 10,
+    cst.MatrixMultiply: 10,
+    cst.Divide: 10,
+    cst.FloorDivide: 10,
+    cst.Modulo: 10,
+    cst.Power: 12,
+}
+_OPERATORS = {"+": 9, "-": 9, "*": 10, "@": 10, "/": 10, "//": 10, "%": 10, "**": 12}
+_OPERATORS |= {"|": 5, "^": 6, "&": 7, "<<": 8, ">>": 8}
+
+
+def operand(tree: Tree, value: cst.BaseExpression, operator: str) -> str:
+    """The text of a value as right operand, in parentheses where it needs them."""
+    text = tree.code(value)
+    if getattr(value, "lpar", ()):
+        return text
+    tight = 20
+    if isinstance(value, cst.BinaryOperation):
+        tight = _BINDS[type(value.operator)]
+    elif isinstance(value, cst.UnaryOperation):
+        tight = 4 if isinstance(value.operator, cst.Not) else 11
+    elif isinstance(value, (cst.Comparison, cst.BooleanOperation, cst.IfExp, cst.Lambda, cst.Yield, cst.NamedExpr)):
+        tight = 0
+    elif isinstance(value, cst.Tuple):
+        tight = 0
+    elif isinstance(value, cst.Await):
+        tight = 13
+    return text if tight > _OPERATORS[operator] else f"({text})"
+
+
+def is_place(node: cst.CSTNode) -> bool:
+    """Can it be assigned to, and read twice without another effect: a name, attribute or item, no calls?"""
+    if isinstance(node, cst.Name):
+        return True
+    if isinstance(node, cst.Attribute):
+        return is_place(node.value)
+    if isinstance(node, cst.Subscript):
+        return is_place(node.value) and not any(has_call(e) for e in node.slice)
+    return False
+
+
+def has_call(node: cst.CSTNode) -> bool:
+    return any(isinstance(n, (cst.Call, cst.Await, cst.NamedExpr, cst.Yield)) for n in walk(node))
+
+
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """`torch.nn.functional.relu` of a chain of names, else an empty string."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        head = dotted(node.value)
+        return f"{head}.{node.attr.value}" if head else ""
+    return ""
+
+
+def root_name(node: cst.CSTNode) -> str:
+    """The name a chain of attributes, items and calls starts from."""
+    while not isinstance(node, cst.Name):
+        if isinstance(node, (cst.Attribute, cst.Subscript)):
+            node = node.value
+        elif isinstance(node, cst.Call):
+            node = node.func
+        else:
+            return ""
+    return node.value
+
+
+def stem(node: cst.BaseExpression) -> cst.BaseExpression:
+    """What a chain of items and view calls writes through to: `x` of `x[0].view(-1)`, `self.h` of `self.h[1]`."""
+    while True:
+        if isinstance(node, cst.Subscript):
+            node = node.value
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            node = node.func.value
+        elif isinstance(node, cst.Attribute) and node.attr.value in ("data", "T", "mT", "H", "mH", "real", "imag"):
+            node = node.value
+        else:
+            return node
+
+
+def is_inplace_name(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("_") and not name.endswith("__")
+
+
+def same_names(tree: Tree, scope: cst.CSTNode, name: str) -> list[cst.Name]:
+    """Every use of a name inside a scope (attributes and keywords that merely look alike left out)."""
+    out = []
+    for node in tree.inside(scope):
+        if not isinstance(node, cst.Name) or node.value != name:
+            continue
+        above = tree.parent(node)
+        if isinstance(above, cst.Attribute) and above.attr is node:
+            continue
+        if isinstance(above, (cst.Arg, cst.Param)) and getattr(above, "keyword", None) is node:
+            continue
+        out.append(node)
+    return out
+
+
+def used_after(tree: Tree, statement: cst.CSTNode, name: str) -> bool:
+    """Is the name read after this statement, or around the loop it stands in?"""
+    scope = tree.scope(statement)
+    end = tree.span(statement)[1]
+    loop = next((n for n in tree.up(statement) if isinstance(n, (cst.For, cst.While))), None)
+    first = tree.span(loop)[0] if loop is not None else end
+    own = tree.span(statement)
+    return any(
+        tree.span(n)[0] >= first and not own[0] <= tree.span(n)[0] < own[1] for n in same_names(tree, scope, name)
+    )
+
+
+def events(facts: Facts) -> Iterator[tuple[int, Event]]:
+    yield from enumerate(facts.writes[:6])
+
+
+def spots(project: Project, chain: tuple[Place, ...]) -> Iterator[tuple[int, Place, Tree]]:
+    """The lines of a call chain that may be edited, innermost first, with their depth."""
+    for depth, place in enumerate(chain):
+        tree = project.tree(place.file)
+        if tree is not None:
+            yield depth, place, tree
