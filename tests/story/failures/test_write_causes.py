@@ -104,8 +104,8 @@ def test_the_line_the_cause_and_the_change(
 def test_every_row_offers_something_that_then_runs(tmp_path: Path) -> None:
     """The out-of-place forms that the stories spell out are Python, and PyTorch takes them."""
     ran = 0
-    for program, *_ in ROWS:
-        exc, _, line = fail(tmp_path, HEAD + program)
+    for number, (program, *_) in enumerate(ROWS):
+        exc, file, line = fail(tmp_path, HEAD + program, f"program{number}.py")
         conflict = diagnose(exc)
         assert conflict is not None
         for text in conflict.help:
@@ -114,7 +114,7 @@ def test_every_row_offers_something_that_then_runs(tmp_path: Path) -> None:
                 ("write out of place", "or write", "drop", "if this is part")
             ):
                 continue
-            lines = (HEAD + program).splitlines()
+            lines = Path(file).read_text().splitlines()
             lines[line - 1] = new
             exec("\n".join(lines), {"__name__": "__main__"})
             ran += 1

@@ -75,7 +75,7 @@ def diagnose(
     """`at` is where the failing backward was called; the last call in the history that failed is that one."""
     failing = next((c for c in reversed(history) if c.outcome != "done"), None)
     earlier = [c for c in history if c is not failing and c.outcome == "done" and not c.retain]
-    shared, numbers = _shared(roots, earlier, creation_site)
+    shared, numbers = _shared(roots, earlier, failing, creation_site)
     first = _first(earlier, failing, shared, numbers)
     if at.user is None and failing is not None:
         at = failing.site
@@ -83,14 +83,29 @@ def diagnose(
 
 
 def _shared(
-    roots: Sequence[Any], earlier: Sequence[BackwardCall], creation_site: CreationSite | None
+    roots: Sequence[Any],
+    earlier: Sequence[BackwardCall],
+    failing: BackwardCall | None,
+    creation_site: CreationSite | None,
 ) -> tuple[Shared | None, set[int]]:
-    """The freed node that backward met first (the newest), and the numbers of all nodes on the way to it."""
+    """The used-up node that the failing backward came upon, and the numbers of all nodes it could reach.
+
+    The failing backward frees as it goes, newest node first, until it meets that node. So of the freed nodes
+    it is the newest one which this backward did not run itself, and which is no newer than an earlier root.
+    """
+    newest_used = max((n for c in earlier for n in c.roots), default=-1)
+    ran = failing.visited if failing is not None else {}
+    frees = failing is not None and not failing.retain
+    if frees and not ran and failing is not None and max(failing.roots, default=-1) <= newest_used:
+        # Its own nodes are as old as the used-up ones, and nothing tells which of them it has just run.
+        newest_used = -1 if not _same_roots(failing, earlier) else newest_used
     best, numbers = None, set()
     for node in nodes.walk(roots):
         number = nodes.sequence(node)
         numbers.add(number)
-        if (best is None or number > nodes.sequence(best)) and nodes.freed(node):
+        if number > newest_used or number in ran or (best is not None and number < nodes.sequence(best)):
+            continue
+        if nodes.freed(node):
             best = node
     if best is None:
         return None, numbers
@@ -135,6 +150,10 @@ def _first(
 
 def _same_root(call: BackwardCall, failing: BackwardCall | None) -> bool:
     return failing is not None and bool(set(call.roots) & set(failing.roots))
+
+
+def _same_roots(failing: BackwardCall, earlier: Sequence[BackwardCall]) -> bool:
+    return any(_same_root(c, failing) for c in earlier)
 
 
 def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
