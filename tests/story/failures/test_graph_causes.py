@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from broken_programs import fail
 
-from gradmend.story.failures.diagnose import diagnose
+from gradmend.story.failures import diagnose
 
 HEAD = """
 import torch

@@ -14,7 +14,7 @@ from broken_programs import fail
 from gradmend.capture import backwards
 from gradmend.capture.sites import raw_here
 from gradmend.model import Conflict, Site
-from gradmend.story.failures.diagnose import diagnose
+from gradmend.story.failures import diagnose
 
 told: list[Conflict] = []
 

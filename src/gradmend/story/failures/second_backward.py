@@ -113,11 +113,11 @@ def _shared(
     site = creation_site(best) if creation_site else None
     if site is None:
         raw = next((c.visited[number] for c in earlier if number in c.visited), None)
-        site = resolve(raw) if raw is not None else _anomaly_site(best)
+        site = resolve(raw) if raw is not None else anomaly_site(best)
     return Shared(str(best.name()), nodes.op_of(best), number, site or Site()), numbers
 
 
-def _anomaly_site(node: Any) -> Site | None:
+def anomaly_site(node: Any) -> Site | None:
     """Anomaly mode leaves each node the traceback of its forward."""
     lines = node.metadata.get("traceback_") if hasattr(node, "metadata") else None
     if not lines:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gradmend.capture import backwards
 from gradmend.capture.backwards import BackwardCall
+from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
 from gradmend.story.failures import graphs, second_backward, writes
 from gradmend.story.failures.scene import Scene, site_of
 from gradmend.story.failures.second_backward import CreationSite
 
+_KEPT = "__gradmend_conflict__"  # the attribute of an exception that is diagnosed already
 CAUSES = (*writes.CAUSES, *graphs.CAUSES)
 
 
@@ -27,8 +30,11 @@ def diagnose(
     `at` is where it was raised, when the traceback does not reach the user's line yet. `roots` are what
     backward was given, `history` the backward calls up to and with the failing one.
     """
-    if not isinstance(exc, RuntimeError):
+    if not isinstance(exc, RuntimeError) or isinstance(exc, GradmendError):
         return None
+    known = getattr(exc, _KEPT, None)
+    if isinstance(known, Conflict):
+        return known
     where = at if at is not None else site_of(exc)
     text = str(exc)
     if second_backward.PATTERN.search(text):
@@ -36,6 +42,13 @@ def diagnose(
             return _freed_access(where)
         return second_backward.diagnose(where, roots=roots, history=history, creation_site=creation_site)
     return from_message(text, where)
+
+
+def remember(call: BackwardCall, exc: BaseException, roots: Sequence[Any]) -> None:
+    """For `backwards.arm(failed=remember)`: diagnose while the graph is alive, for a `diagnose(exc)` later on."""
+    conflict = diagnose(exc, history=backwards.history, roots=roots, at=call.site)
+    if conflict is not None:
+        setattr(exc, _KEPT, conflict)
 
 
 def from_message(text: str, where: Site) -> Conflict | None:

@@ -1,0 +1,249 @@
+"""After PyTorch's version mismatch: which recorded Write stepped the counter of the tensor it complains of.
+
+The graph is still there, and nothing in it is unpacked: each node's saved tensors are looked at as they were
+packed. The message has the tensor's shape, dtype and both versions; the ring has, for each Write, the bytes it
+touched and the version it left. A storage and a version name a Write for certain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+from gradmend.capture.sites import Raw, resolve
+from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
+from gradmend.rules.classify import classify
+from gradmend.story.failures import nodes
+from gradmend.story.failures.second_backward import anomaly_site
+from gradmend.story.failures.versions import Mismatch, bare, knowledge_of, read
+from gradmend.story.names import result_name, written_name
+
+_MOST_WRITES = 8
+
+
+class Record(Protocol):
+    """A Write as the flight recorder keeps it."""
+
+    @property
+    def lo(self) -> int: ...  # the address of its first byte
+    @property
+    def hi(self) -> int: ...  # and one past its last
+    @property
+    def op(self) -> str: ...
+    @property
+    def raw(self) -> Raw: ...
+    @property
+    def version(self) -> int: ...  # of the written tensor, after the Write
+    @property
+    def tick(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A saved tensor that fits the message."""
+
+    node: Any
+    slot: str
+    tensor: torch.Tensor
+    is_output: bool
+
+
+How = Literal["address", "size", "none"]
+
+
+def postmortem(
+    exc: BaseException, roots: Sequence[Any], ring: Sequence[Record], at: Site | None = None
+) -> Conflict | None:
+    """The story of a version mismatch, or None where the exception is no such thing. `at`: the backward call."""
+    mismatch = read(str(exc))
+    if mismatch is None:
+        return None
+    kept = find(mismatch, roots)
+    by_address = [(k, w) for k in kept if (w := _by_address(mismatch, k.tensor, ring))]
+    if by_address:
+        # Of the saves that fit, backward met the newest node first, and that one raised.
+        save, writes = max(by_address, key=lambda pair: nodes.sequence(pair[0].node))
+        return _tell(mismatch, save, writes, "address", at)
+    writes = [] if kept else _by_size(mismatch, ring)
+    return _tell(mismatch, kept[0] if kept else None, writes, "size" if writes else "none", at)
+
+
+def find(mismatch: Mismatch, roots: Sequence[Any]) -> list[Kept]:
+    """The saved tensors of this shape, dtype and version, newest node first; by the message's node where it fits."""
+    found = []
+    for node in nodes.walk(roots):
+        for slot, tensor in nodes.saved(node):
+            if not isinstance(tensor, torch.Tensor) or not _fits(mismatch, tensor):
+                continue
+            # An op's own output is packed without its grad_fn, which is the node itself.
+            known = knowledge_of(str(node.name()))
+            is_output = known is not None and slot in known.results
+            found.append(Kept(node, slot, tensor, is_output))
+    named = [k for k in found if _maker(k) == mismatch.node]
+    return sorted(named or found, key=lambda k: -nodes.sequence(k.node))
+
+
+def _fits(mismatch: Mismatch, tensor: torch.Tensor) -> bool:
+    if tuple(tensor.shape) != mismatch.shape or tensor.is_inference():
+        return False
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return tensor._version == mismatch.version and mismatch.dtype in ("", dtype)
+
+
+def _maker(kept: Kept) -> str:
+    if kept.is_output or (kept.slot == "tensors" and kept.tensor.grad_fn is None):
+        return bare(str(kept.node.name()))
+    grad_fn = kept.tensor.grad_fn
+    return bare(str(grad_fn.name())) if grad_fn is not None else ""
+
+
+def _by_address(mismatch: Mismatch, tensor: torch.Tensor, ring: Sequence[Record]) -> list[Record]:
+    """The Writes to this storage that took its counter from the expected version to the one found."""
+    try:
+        storage = tensor.untyped_storage()
+        lo = storage.data_ptr()
+        hi = lo + storage.nbytes()
+    except (RuntimeError, NotImplementedError):  # sparse and other tensors without a storage
+        return []
+    steps: list[Record] = []
+    for record in reversed(ring):
+        if not lo <= record.lo < hi:
+            continue
+        if steps and record.version >= steps[-1].version:
+            break  # an earlier life of this memory
+        if mismatch.expected < record.version <= mismatch.version:
+            steps.append(record)
+    return steps[::-1]  # the step away from the expected version first
+
+
+def _by_size(mismatch: Mismatch, ring: Sequence[Record]) -> list[Record]:
+    """No node shows a tensor that fits: Writes of at least its size that left the version found."""
+    item = getattr(torch, mismatch.dtype).itemsize if mismatch.dtype else 1
+    size = item
+    for extent in mismatch.shape:
+        size *= extent
+    fitting = [r for r in ring if r.version == mismatch.version and r.hi - r.lo >= size]
+    return fitting[-1:]
+
+
+def _tell(
+    mismatch: Mismatch, kept: Kept | None, records: Sequence[Record], how: How, at: Site | None
+) -> Conflict:
+    save = _save(mismatch, kept)
+    writes = _writes(records, mismatch)
+    backward = at.user if at else None
+    first = writes[0] if writes else None
+    known = knowledge_of(save.node) if save.node else None
+    rule = classify(
+        kind="error",
+        quiet=False,
+        how="data" if first else "unknown",
+        write_op=first.op if first else "",
+        write_stack=first.site.frames if first else (),
+        save_op=save.op,
+        slot=save.slot,
+        saved_is_leaf=kept is not None and kept.tensor.is_leaf and kept.tensor.requires_grad,
+        saved_is_output=kept is not None and kept.is_output,
+        same_region=bool(kept and records) and _same_bytes(kept, records[0]),
+    )
+    return Conflict(
+        rule=rule,
+        kind="error",
+        message=_message(save, kept, first, backward),
+        culprits=tuple(
+            dict.fromkeys(Culprit(f.file, f.line, w.op) for w in writes if (f := w.site.user) is not None)
+        ),
+        saved=save,
+        writes=writes,
+        backward=backward,
+        why=known.why(save.slot) if known and save.slot else "",
+        notes=_notes(mismatch, kept, how),
+        help=_help(rule, first),
+    )
+
+
+def _save(mismatch: Mismatch, kept: Kept | None) -> Save:
+    info = TensorInfo(mismatch.shape, mismatch.dtype)
+    if kept is None:
+        return Save(Site(), "", "", None, info)
+    site = anomaly_site(kept.node) or Site()
+    name = result_name(site.user) if kept.is_output and site.user else None
+    info = TensorInfo(mismatch.shape, mismatch.dtype, name)
+    return Save(site, nodes.op_of(kept.node), str(kept.node.name()), kept.slot, info)
+
+
+def _writes(records: Sequence[Record], mismatch: Mismatch) -> tuple[Write, ...]:
+    told: dict[tuple[Frame | None, str], Write] = {}
+    for record in records:
+        site = resolve(record.raw)
+        frame = site.user
+        times = sum(1 for r in records if r.op == record.op and resolve(r.raw).user == frame)
+        name = written_name(frame, record.op) if frame else None
+        write = Write(site, record.op, TensorInfo(name=name, dtype=mismatch.dtype), times=times)
+        told.setdefault((frame, record.op), write)
+    return tuple(told.values())[:_MOST_WRITES]
+
+
+def _same_bytes(kept: Kept | None, record: Record) -> bool:
+    if kept is None:
+        return False
+    lo = kept.tensor.data_ptr()
+    return (record.lo, record.hi) == (lo, lo + kept.tensor.nbytes)
+
+
+def _message(save: Save, kept: Kept | None, write: Write | None, backward: Frame | None) -> str:
+    what = f"a {save.tensor}"
+    if kept is not None:
+        name = f"`{save.tensor.name}`" if save.tensor.name else what
+        of = "the result of" if kept.is_output else "an input of"
+        what = f"{name}, {of} {save.op} that it keeps for backward,"
+    needs = f"and backward() on {_line(backward)} needs it" if backward else "and backward() needs it"
+    if write is None:
+        return f"something overwrote {what} {needs}"
+    return f"{_line(write.site.user, backward)} overwrote {what} {needs}"
+
+
+def _notes(mismatch: Mismatch, kept: Kept | None, how: How) -> tuple[str, ...]:
+    versions = f"version {mismatch.version}, expected {mismatch.expected}"
+    if how == "address":
+        return (f"found by the address and the versions of the kept tensor ({versions})",)
+    if how == "size":
+        return (
+            f"found by size and version alone ({versions}): the node that kept the tensor does not show it, so another "
+            "tensor's write may be meant",
+            "run it under gradmend.watch() to be sure",
+        )
+    seen = "the kept tensor was found, but" if kept is not None else "no node shows the kept tensor, and"
+    return (
+        f"{seen} no recorded write fits ({versions}): it was made before install(), by compiled code, or too long ago",
+        "run it under gradmend.watch() to find it",
+    )
+
+
+def _help(rule: str, write: Write | None) -> tuple[str, ...]:
+    if write is None:
+        return (f"`gradmend explain {rule}` tells more",)
+    name = write.tensor.name or "the tensor"
+    told = {
+        "GM104": "call step() after the last backward() that needs these parameters",
+        "GM105": "do the update after backward(), or compute with a clone of the parameter",
+        "GM106": "build the new index out of place, or give the op a clone",
+        "GM107": "use inplace=False there, or clone its input",
+        "GM108": "compute with a .clone() of the table: max_norm renormalises it in place",
+    }.get(rule, f"write {name} out of place there, or clone it before")
+    return (
+        told,
+        f"`gradmend explain {rule}` tells more; gradmend.heal() runs the program with the right gradient",
+    )
+
+
+def _line(frame: Frame | None, near: Frame | None = None) -> str:
+    if frame is None:
+        return "an unknown line"
+    if near is not None and near.file == frame.file:
+        return f"line {frame.line}"
+    return f"{os.path.basename(frame.file)} line {frame.line}"
