@@ -16,8 +16,8 @@ trailing dimensions). The transposed pattern is `crow_t`, `row_t` and `perm`, wi
 """
 
 from gradmend.sparse.kernels.matmul import sddmm, spmm, spmm_backward
-from gradmend.sparse.kernels.plain import (
-    rows_of,
+from gradmend.sparse.kernels.plain import rows_of
+from gradmend.sparse.kernels.segment import (
     segment_log_softmax,
     segment_log_softmax_backward,
     segment_logsumexp,

@@ -40,7 +40,7 @@ def _helpers(n: int) -> ThreadPoolExecutor:
     return _pool
 
 
-def run(kernel: Callable[..., Any], work: int, *args: int) -> None:
+def run(kernel: Callable[..., Any], work: int, *args: float) -> None:
     """Call the kernel on all its parts; `work` is roughly the number of multiply-adds."""
     threads = 1 if _forked or work < ALONE else torch.get_num_threads()
     if threads == 1:

@@ -1,0 +1,92 @@
+"""The segment kernels in numba: reductions over the entries of each row, and what spreads them back."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gradmend.sparse.kernels.compiled import Kernel, boundary, kept_on_disk
+from gradmend.sparse.kernels.lanes import (
+    add,
+    div,
+    fill,
+    fma_lanes,
+    get,
+    load,
+    maximum,
+    minimum,
+    mul,
+    store,
+    sub,
+)
+
+
+@cache
+def reduce(tag: str, width: int, exact: bool, how: str) -> Kernel:
+    """out[i] = values of row i, summed, averaged, ...; `empty` for a row without any."""
+
+    @kept_on_disk
+    def kernel(crow, values, out, empty, rows, d, part, parts):  # type: ignore[no-untyped-def]
+        for i in range(boundary(crow, rows, part, parts), boundary(crow, rows, part + 1, parts)):
+            first, last = get("i64", crow, i), get("i64", crow, i + 1)
+            for j in range(0, d, width):
+                if first == last:
+                    acc = fill(tag, width, empty)
+                else:
+                    acc = load(tag, width, exact, values, first * d + j, d - j)
+                for e in range(first + 1, last):
+                    x = load(tag, width, exact, values, e * d + j, d - j)
+                    if how == "max":
+                        acc = maximum(acc, x)
+                    elif how == "min":
+                        acc = minimum(acc, x)
+                    elif how == "prod":
+                        acc = mul(acc, x)
+                    else:
+                        acc = add(acc, x)
+                if how == "mean" and last > first + 1:
+                    acc = div(acc, fill(tag, width, last - first))
+                store(tag, width, exact, acc, out, i * d + j, d - j)
+
+    return kernel
+
+
+@cache
+def spread(tag: str, width: int, exact: bool, how: str) -> Kernel:
+    """out[e] = values[e] - totals[row of e], or divided by it; out may be values."""
+
+    @kept_on_disk
+    def kernel(crow, values, totals, out, rows, d, part, parts):  # type: ignore[no-untyped-def]
+        for i in range(boundary(crow, rows, part, parts), boundary(crow, rows, part + 1, parts)):
+            for j in range(0, d, width):
+                total = load(tag, width, exact, totals, i * d + j, d - j)
+                for e in range(get("i64", crow, i), get("i64", crow, i + 1)):
+                    x = load(tag, width, exact, values, e * d + j, d - j)
+                    x = sub(x, total) if how == "sub" else div(x, total)
+                    store(tag, width, exact, x, out, e * d + j, d - j)
+
+    return kernel
+
+
+@cache
+def softmax_backward(tag: str, width: int, exact: bool, log: bool) -> Kernel:
+    """p * (g - sum of p * g over the row), or, for the logarithm, g - p * sum of g. `p` is the softmax."""
+
+    @kept_on_disk
+    def kernel(crow, p, g, out, rows, d, part, parts):  # type: ignore[no-untyped-def]
+        for i in range(boundary(crow, rows, part, parts), boundary(crow, rows, part + 1, parts)):
+            first, last = get("i64", crow, i), get("i64", crow, i + 1)
+            for j in range(0, d, width):
+                total = fill(tag, width, 0.0)
+                for e in range(first, last):
+                    x = load(tag, width, exact, g, e * d + j, d - j)
+                    if log:
+                        total = add(total, x)
+                    else:
+                        total = fma_lanes(x, load(tag, width, exact, p, e * d + j, d - j), total)
+                for e in range(first, last):
+                    x = load(tag, width, exact, g, e * d + j, d - j)
+                    y = load(tag, width, exact, p, e * d + j, d - j)
+                    x = sub(x, mul(y, total)) if log else mul(y, sub(x, total))
+                    store(tag, width, exact, x, out, e * d + j, d - j)
+
+    return kernel
