@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+from gradmend.sparse import dynamo, tree
 from gradmend.sparse.dispatch import METHODS
-from gradmend.sparse.functions import dense, matmul
-from gradmend.sparse.interop import coo
+from gradmend.sparse.functions import (
+    binary,
+    compare,
+    convert,
+    dense,
+    diagonal,
+    einsum,
+    extremes,
+    index,
+    join,
+    layout,
+    matmul,
+    message,
+    norm,
+    reduce,
+    select,
+    shape,
+    softmax,
+    solve,
+    spspmm,
+    unary,
+)
+from gradmend.sparse.interop import compressed, coo, graph, layouts, scipy
+from gradmend.sparse.interop import dense as from_dense
 from gradmend.sparse.tensor import SparseTensor
 
-OPERATIONS = (dense, matmul)
-CONSTRUCTORS = {"from_coo": coo.from_coo}
+# Importing a module registers its operations.
+OPERATIONS = (
+    *(binary, compare, convert, dense, diagonal, einsum, extremes, index, join, layout, matmul, message),
+    *(norm, reduce, select, shape, softmax, solve, spspmm, unary),
+)
+CONSTRUCTORS = {
+    "from_coo": coo.from_coo,
+    "from_csr": compressed.from_csr,
+    "from_csc": compressed.from_csc,
+    "from_bsr": compressed.from_bsr,
+    "from_dense": from_dense.from_dense,
+    "from_lists": from_dense.from_lists,
+    "from_torch": layouts.from_torch,
+    "from_scipy": scipy.from_scipy,
+    "from_edge_index": graph.from_edge_index,
+}
 
 
 def attach() -> None:
     for name, op in METHODS.items():
-        if name not in SparseTensor.__dict__:
+        if name not in SparseTensor.__dict__ or name in ("__eq__", "__ne__"):
             setattr(SparseTensor, name, op)
     for name, make in CONSTRUCTORS.items():
         setattr(SparseTensor, name, staticmethod(make))
+    dynamo.install()
+    tree.register()

@@ -15,6 +15,7 @@ T = TypeVar("T", bound=Op)
 
 TABLE: dict[Any, Op] = {}
 METHODS: dict[str, Op] = {}
+NAMES: dict[str, Op] = {}  # for torch.compile, which can't look functions up in a dict (2.13)
 
 # Where torch keeps the spellings of one operation.
 _HOMES: tuple[Any, ...] = (torch, torch.Tensor, torch.sparse, torch.linalg, torch.special, F)
@@ -28,18 +29,24 @@ def implements(*names: str, also: tuple[Any, ...] = (), method: bool = True) -> 
             for home in _HOMES:
                 spelled = getattr(home, name, None)
                 if callable(spelled):
-                    TABLE.setdefault(spelled, op)
+                    _add(spelled, op)
             if method:
                 METHODS[name] = op
         for spelled in also:
-            TABLE[spelled] = op
+            TABLE[spelled] = NAMES[spelled.__name__] = op
         return op
 
     return register
 
 
+def _add(spelled: Any, op: Op) -> None:
+    """The first to claim a spelling keeps it; `also` overrules."""
+    TABLE.setdefault(spelled, op)
+    NAMES.setdefault(spelled.__name__, op)
+
+
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    op = TABLE.get(func)
+    op = NAMES.get(func.__name__) if torch.compiler.is_compiling() else TABLE.get(func)
     if op is None:
         raise unsupported(name_of(func))
     return op(*args, **kwargs)

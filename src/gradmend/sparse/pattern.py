@@ -70,6 +70,7 @@ class Pattern:
         self._local: Local | None = None
         self._ptr: Tensor | None = None
         self._transposed: tuple[Tensor, Tensor, Tensor] | None = None
+        self._flipped: Pattern | None = None
         self._repeated: tuple[int, Pattern] | None = None
         self._canonical: Pattern | None = None
         self._hash: int | None = None
@@ -207,6 +208,20 @@ class Pattern:
             self._transposed = made
         return made
 
+    def flipped(self) -> Pattern:
+        """The transposed pattern; entry i of it is entry `transposed()[2][i]` of this one."""
+        if self._flipped is None:
+            ptr, row, perm = self.transposed()
+            made = Pattern.sorted(torch.stack([self._indices[1][perm], row]), self._size[::-1])
+            inverse = torch.empty_like(perm)
+            inverse[perm] = torch.arange(self.nnz, device=self.device)
+            # Tensors are shared, objects are not: a cycle would outlive its last user.
+            made._ptr, made._transposed = ptr, (self.ptr, self._indices[1], inverse)
+            if torch.compiler.is_compiling():
+                return made
+            self._flipped = made
+        return self._flipped
+
     def prepare(self) -> Pattern:
         """Builds what products need now instead of at first use (before forking workers or compiling)."""
         if self.ndim == 2:
@@ -262,6 +277,61 @@ class Pattern:
         if not torch.compiler.is_compiling():
             self._repeated = (count, made)
         return made
+
+    # As a set
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return self.union(other)
+
+    def __and__(self, other: Pattern) -> Pattern:
+        return self.intersection(other)
+
+    def __sub__(self, other: Pattern) -> Pattern:
+        return self.difference(other)
+
+    def union(self, other: Pattern) -> Pattern:
+        from gradmend.sparse import setops
+
+        return setops.union(self.canonical(), other.canonical())[0]
+
+    def intersection(self, other: Pattern) -> Pattern:
+        from gradmend.sparse import setops
+
+        return setops.intersection(self.canonical(), other.canonical())[0]
+
+    def difference(self, other: Pattern) -> Pattern:
+        from gradmend.sparse import setops
+
+        return setops.difference(self.canonical(), other.canonical())[0]
+
+    def contains(self, indices: Tensor) -> Tensor:
+        """[dims, n] -> [n] booleans."""
+        from gradmend.sparse import setops
+
+        return setops.find(self.canonical(), linear(indices, self._size))[0]
+
+    def missing(self, count: int, generator: torch.Generator | None = None) -> Pattern:
+        """Places that are not in the pattern, at random; the complement is never built."""
+        from gradmend.sparse import generate
+
+        return generate.missing(self.canonical(), count, generator)
+
+    @staticmethod
+    def random(
+        size: Sequence[int],
+        density: float | None = None,
+        nnz: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Pattern:
+        from gradmend.sparse import generate
+
+        return generate.random(size, density, nnz, generator)
+
+    @staticmethod
+    def blocks(places: Any, block: tuple[int, int], size: Sequence[int]) -> Pattern:
+        from gradmend.sparse import generate
+
+        return generate.blocks(places, block, size)
 
     # Moving and keeping
 

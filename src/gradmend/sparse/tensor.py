@@ -155,6 +155,22 @@ class SparseTensor:
         self._values.share_memory_()
         return self
 
+    @property
+    def T(self) -> SparseTensor:
+        return self.permute(*reversed(range(self.ndim)))
+
+    @property
+    def mT(self) -> SparseTensor:
+        return self.transpose(-2, -1)
+
+    @property
+    def H(self) -> SparseTensor:
+        return self.mH if self.ndim > 1 else self.like(_conj(self._values))
+
+    @property
+    def mH(self) -> SparseTensor:
+        return self.like(_conj(self._values)).transpose(-2, -1)
+
     def map(self, f: Callable[..., Tensor], *args: Any, **kwargs: Any) -> SparseTensor:
         """Any elementwise f on the stored entries: `S.map(torch.exp)`. What isn't stored stays zero."""
         made = f(self._values, *args, **kwargs)
@@ -201,6 +217,10 @@ class SparseTensor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make, (self.pattern, self._values, self.batch_dims)
+
+
+def _conj(x: Tensor) -> Tensor:
+    return x.conj().resolve_conj() if x.is_complex() else x
 
 
 def make(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmend.sparse import dynamo
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.primitive import sddmm, spmm
@@ -16,6 +17,7 @@ from gradmend.sparse.tensor import SparseTensor, make
 
 @implements("matmul", "mm", "mv", "bmm", "dot", "smm", "hspmm", "__matmul__")
 def matmul(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
+    dynamo.check()
     if reduce is not None:
         from gradmend.sparse.functions.message import propagate
 

@@ -1,0 +1,93 @@
+"""Diagonals and triangles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.dispatch import implements
+from gradmend.sparse.errors import SparseError
+from gradmend.sparse.functions.dims import entries_back, entries_first
+from gradmend.sparse.functions.rebuild import only
+from gradmend.sparse.pattern import Pattern, check_size
+from gradmend.sparse.tensor import SparseTensor, make
+
+
+@implements("diagonal")
+def take_diagonal(S: SparseTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Of a matrix (or a batch of them): a dense vector."""
+    b = S.batch_dims
+    if S.pattern.ndim != 2 or {dim1 % S.ndim, dim2 % S.ndim} != {b, b + 1}:
+        raise SparseError(f"diagonal is over the two sparse dimensions; S of the shape {tuple(S.shape)} was given ({dim1}, {dim2}).")
+    if dim1 % S.ndim > dim2 % S.ndim:
+        offset = -offset
+    rows, cols = S.pattern.size
+    start = max(-offset, 0)
+    length = max(min(rows - start, cols - max(offset, 0)), 0)
+    on = (S.pattern.col - S.pattern.row == offset).nonzero().squeeze(1)
+    values = entries_first(S).index_select(0, on)
+    out = values.new_zeros(length, *values.shape[1:]).index_copy(0, S.pattern.row[on] - start, values)
+    # torch.diagonal puts the diagonal last.
+    return entries_back(out, b) if not S.dense_dim() else out.movedim(0, -1)
+
+
+@implements("diag")
+def diag(S: SparseTensor, diagonal: int = 0) -> Any:
+    """A matrix's diagonal, or a matrix from a sparse vector."""
+    if S.pattern.ndim == 2:
+        return take_diagonal(S, diagonal)
+    if S.ndim != 1:
+        raise SparseError(f"diag takes a vector or a matrix, not the shape {tuple(S.shape)}.")
+    n = S.shape[0] + abs(diagonal)
+    check_size("diag", (n, n))
+    place = S.pattern.row
+    index = torch.stack([place + max(-diagonal, 0), place + max(diagonal, 0)])
+    return make(Pattern.sorted(index, (n, n)), S.values())
+
+
+@implements("diag_embed", "diagflat")
+def diag_embed(S: SparseTensor, offset: int = 0) -> Any:
+    return diag(S, offset)
+
+
+@implements("trace")
+def trace(S: SparseTensor) -> Tensor:
+    if S.pattern.ndim != 2 or S.ndim != 2:
+        raise SparseError(f"trace takes a matrix, not the shape {tuple(S.shape)}.")
+    on = S.pattern.col == S.pattern.row
+    return torch.where(on, S.values(), torch.zeros_like(S.values())).sum()
+
+
+@implements("tril")
+def tril(S: SparseTensor, diagonal: int = 0) -> SparseTensor:
+    index = _last_two(S)
+    return only(S, index[-1] - index[-2] <= diagonal)
+
+
+@implements("triu")
+def triu(S: SparseTensor, diagonal: int = 0) -> SparseTensor:
+    index = _last_two(S)
+    return only(S, index[-1] - index[-2] >= diagonal)
+
+
+def _last_two(S: SparseTensor) -> Tensor:
+    if S.pattern.ndim < 2 or S.dense_dim():
+        raise SparseError(f"tril and triu take 2 sparse dimensions at the end, and S has the shape {tuple(S.shape)}.")
+    return S.pattern.indices()
+
+
+def eye(n: int, m: int | None = None, **options: Any) -> SparseTensor:
+    """The identity."""
+    m = n if m is None else m
+    place = torch.arange(min(n, m), device=options.get("device"))
+    pattern = Pattern.sorted(torch.stack([place, place]), (n, m))
+    return make(pattern, torch.ones(min(n, m), **options))
+
+
+def diag_of(values: Tensor) -> SparseTensor:
+    """A diagonal matrix from a dense vector."""
+    place = torch.arange(values.shape[0], device=values.device)
+    n = values.shape[0]
+    return make(Pattern.sorted(torch.stack([place, place]), (n, n)), values)

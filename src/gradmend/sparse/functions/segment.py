@@ -1,0 +1,83 @@
+"""Sums and extremes of groups of entries, differentiable, on values of the shape [nnz, ...]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse import kernels
+from gradmend.sparse.functions.primitive import plain
+from gradmend.sparse.pattern import Segments
+
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def eager(values: Tensor) -> bool:
+    """No gradient, no transform, no graph: kernels may look at the numbers."""
+    return not torch.compiler.is_compiling() and plain(values, values)
+
+
+def in_order(values: Tensor, segs: Segments) -> Tensor:
+    return values if segs.perm is None else values.index_select(0, segs.perm)
+
+
+def segment_sum(values: Tensor, segs: Segments) -> Tensor:
+    """[nnz, ...] -> [groups, ...]; bf16 and fp16 are added in float32."""
+    if values.dtype == torch.bool:
+        values = values.long()
+    if segs.groups == 1 and segs.total == 1:
+        return values.sum(0, keepdim=True, dtype=values.dtype)
+    if values.dtype in _LOW:
+        return segment_sum(values.float(), segs).to(values.dtype)
+    if eager(values) and values.dim() == 1:
+        return kernels.segment_sum(segs.ptr, in_order(values, segs))
+    return values.new_zeros(segs.groups, *values.shape[1:]).index_add(0, segs.seg, values)
+
+
+def spread(per_group: Tensor, segs: Segments) -> Tensor:
+    """[groups, ...] -> [nnz, ...]: each entry gets its group's number."""
+    return per_group.index_select(0, segs.seg)
+
+
+def counts(segs: Segments, like: Tensor) -> Tensor:
+    """[groups, 1, ...]: entries per group, shaped to go with values."""
+    return segs.ptr.diff().view(-1, *[1] * (like.dim() - 1))
+
+
+def lowest(dtype: torch.dtype, largest: bool = False) -> float | int | bool:
+    """What any number of this dtype is at least (or at most)."""
+    if dtype.is_floating_point:
+        return float("inf") if largest else float("-inf")
+    if dtype == torch.bool:
+        return largest
+    return torch.iinfo(dtype).max if largest else torch.iinfo(dtype).min
+
+
+def extreme(values: Tensor, segs: Segments, largest: bool, fill: float | int | bool) -> Tensor:
+    """The largest (or smallest) stored number of each group, without gradient; NaN wins; empty groups: fill."""
+    values = values.detach()
+    if eager(values) and values.dim() == 1 and values.dtype != torch.bool:
+        kernel = kernels.segment_max if largest else kernels.segment_min
+        return kernel(segs.ptr, in_order(values, segs), fill)
+    if values.dtype == torch.bool:
+        return extreme(values.to(torch.uint8), segs, largest, int(fill)).bool()
+    index = segs.seg.view(-1, *[1] * (values.dim() - 1)).expand(values.shape)
+    start = torch.full((segs.groups, *values.shape[1:]), fill, dtype=values.dtype, device=values.device)
+    return start.scatter_reduce(0, index, values, "amax" if largest else "amin", include_self=False)
+
+
+def with_zeros(found: Tensor, some: Tensor, largest: bool) -> Tensor:
+    """Lets the zeros that aren't stored compete, in groups that have some."""
+    zero = torch.zeros((), dtype=found.dtype, device=found.device)
+    if found.dtype == torch.bool:
+        return found & ~some if not largest else found
+    rival = torch.maximum(found, zero) if largest else torch.minimum(found, zero)
+    return torch.where(some, rival, found)
+
+
+def safe_root(x: Tensor, p: float = 2.0) -> Tensor:
+    """x ** (1 / p) with gradient 0 at 0, as torch's norms have it."""
+    live = x != 0
+    base = torch.where(live, x, torch.ones_like(x))
+    root = base.sqrt() if p == 2 else base ** (1 / p)
+    return torch.where(live, root, torch.zeros_like(x))

@@ -1,0 +1,125 @@
+"""From and to torch's own sparse tensors: COO, CSR, CSC, BSR, BSC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.errors import PatternError, SparseError
+from gradmend.sparse.interop.compressed import from_blocks, from_csc, from_csr
+from gradmend.sparse.interop.dense import from_dense
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.tensor import SparseTensor, make
+
+
+def from_torch(A: Tensor) -> SparseTensor:
+    """Any layout. Gradients go to A's values where torch lets them through, else it is an error."""
+    if isinstance(A, SparseTensor):
+        return A
+    if A.layout == torch.strided:
+        return from_dense(A)
+    if A.layout == torch.sparse_coo:
+        return _from_coo(A)
+    values = _values(A)
+    if A.layout in (torch.sparse_csr, torch.sparse_bsr):
+        ptr, index = A.crow_indices(), A.col_indices()
+    else:
+        ptr, index = A.ccol_indices(), A.row_indices()
+    if ptr.dim() > 1:
+        return _batched(A, ptr, index, values)
+    if A.layout == torch.sparse_csr:
+        return from_csr(ptr, index, values, tuple(A.shape))
+    if A.layout == torch.sparse_csc:
+        return from_csc(ptr, index, values, tuple(A.shape))
+    major = torch.repeat_interleave(torch.arange(ptr.shape[0] - 1, device=A.device), ptr.diff())
+    places = (major, index) if A.layout == torch.sparse_bsr else (index, major)
+    return from_blocks(torch.stack(places).long(), values, tuple(A.shape))
+
+
+def _from_coo(A: Tensor) -> SparseTensor:
+    if A.requires_grad:
+        A = A.coalesce()
+        return SparseTensor(Pattern(A.indices(), A.shape[: A.sparse_dim()]), A.values())
+    return SparseTensor(Pattern(A._indices(), A.shape[: A.sparse_dim()]), A._values())
+
+
+def _values(A: Tensor) -> Tensor:
+    if not A.requires_grad:
+        return A.values()
+    # values() of a compressed layout is cut off from its graph; its constructor still holds the real ones.
+    kept = getattr(A.grad_fn, "_saved_values", None)
+    if kept is not None:
+        return kept
+    raise SparseError(
+        "this compressed sparse tensor requires grad and its values can't be reached through torch: give the "
+        "values themselves to SparseTensor.from_csr(crow, col, values, size)."
+    )
+
+
+def _batched(A: Tensor, ptr: Tensor, index: Tensor, values: Tensor) -> SparseTensor:
+    """One pattern: a batch dimension. Several: the batch becomes a sparse dimension."""
+    from gradmend.sparse.functions.join import stack
+
+    if A.layout not in (torch.sparse_csr, torch.sparse_csc) or ptr.dim() != 2:
+        raise PatternError(f"a batch of {A.layout} can't be converted: use its items.")
+    build = from_csr if A.layout == torch.sparse_csr else from_csc
+    parts = [build(p, i, v, tuple(A.shape[1:3])) for p, i, v in zip(ptr, index, values, strict=True)]
+    if all(p.pattern == parts[0].pattern for p in parts):
+        return make(parts[0].pattern, torch.stack([p.values() for p in parts]), 1)
+    return stack(parts)
+
+
+class ToTorch(torch.autograd.Function):
+    """Hands the entries over to a torch layout; takes back a gradient of whatever layout torch returns."""
+
+    @staticmethod
+    def forward(values: Tensor, pattern: Pattern, layout: torch.layout, block: Any) -> Tensor:
+        return build(values, pattern, layout, block)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.pattern, _, _ = inputs
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
+        if grad is None:
+            return None, None, None, None
+        if grad.layout != torch.strided and torch.is_grad_enabled() and grad.requires_grad:
+            raise SparseError(
+                "a second derivative through a torch sparse tensor is lost by torch: keep the SparseTensor."
+            )
+        from gradmend.sparse.functions.gather import pick
+        from gradmend.sparse.functions.index import sparse_mask
+
+        if grad.layout == torch.strided:
+            return pick(grad, ctx.pattern), None, None, None
+        at = make(ctx.pattern, grad.new_zeros(ctx.pattern.nnz, layout=torch.strided))
+        return sparse_mask(from_torch(grad), at).values(), None, None, None
+
+
+def build(values: Tensor, pattern: Pattern, layout: torch.layout, block: Any = None) -> Tensor:
+    size = (*pattern.size, *values.shape[1:])
+    options: dict[str, Any] = {"size": size, "check_invariants": False}
+    if layout == torch.sparse_coo:
+        return torch.sparse_coo_tensor(pattern.indices(), values, is_coalesced=True, **options)
+    if pattern.ndim != 2:
+        raise SparseError(f"{layout} takes 2 sparse dimensions, and S has {pattern.ndim}: use to_sparse_coo().")
+    if layout == torch.sparse_csr:
+        return torch.sparse_csr_tensor(pattern.ptr, pattern.col, values, **options)
+    ptr, row, perm = pattern.transposed()
+    csc = torch.sparse_csc_tensor(ptr, row, values[perm], **options)
+    if layout == torch.sparse_csc:
+        return csc
+    coo = torch.sparse_coo_tensor(pattern.indices(), values, is_coalesced=True, **options)
+    return coo.to_sparse(layout=layout, blocksize=block)
+
+
+def to_layout(S: SparseTensor, layout: torch.layout, block: tuple[int, int] | None = None) -> Tensor:
+    """A torch sparse tensor whose gradients come back to S's values, never through the dense matrix."""
+    if S.batch_dims:
+        raise SparseError("batch dimensions have no counterpart in torch's layouts: use S.unbatch() first.")
+    return ToTorch.apply(S.values(), S.pattern, layout, block)
