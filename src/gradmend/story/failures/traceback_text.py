@@ -12,16 +12,18 @@ from gradmend.model import Frame, Owner, Site
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # Log prefixes such as "[rank0]: " and the boxes that rich draws.
-_PREFIX = re.compile(r"^\s*(?:\[rank\d+\]:|\[\d+\]:|>)\s?")
+_PREFIX = re.compile(r"^\s*(?:\[rank\d+\]:|\[\d+\]:|>|E {2,})\s?")
 _BOX = re.compile(r"^[│|┃]\s?(.*?)\s*[│|┃]?$")
 
 _PYTHON = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 # File ~/lib/x.py:83, in f(a, b)      File /x.py:83      Cell In[3], line 4      Input In [3], in <cell line: 2>()
-_IPYTHON = re.compile(r"^File (?P<file>[^\s:][^:]*):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?$")
+_IPYTHON = re.compile(r"^File (?P<file>.+?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?$")
 _CELL = re.compile(r"^(?:Cell )?In(?:put In)? ?\[(?P<cell>\d+)\](?:,? line (?P<line>\d+))?.*$")
 _ARROW = re.compile(r"^-+> ?(?P<line>\d+)\b")
 # <ipython-input-3-abc> in forward(self, x)      ~/lib/torch/_tensor.py in backward(...)
 _OLD_IPYTHON = re.compile(r"^(?P<file><ipython-input-[^>]+>|[~/.]\S+\.py) in (?P<function>[\w.<>]+).*$")
+# tests/test_net.py:12: in test_step      tests/test_net.py:12: RuntimeError
+_PYTEST = re.compile(r"^(?P<file>\S+\.py):(?P<line>\d+): (?:in (?P<function>\w+)|\w+(?:Error|Exception))$")
 _RICH = re.compile(r"^(?P<file>\S+\.py|<\w+>):(?P<line>\d+) in (?P<function>[\w.<>]+)\s*$")
 
 _ERROR = re.compile(r"^(?P<type>(?:\w+\.)*\w*(?:Error|Exception|Interrupt))(?:: |:$)(?P<text>.*)$")
@@ -65,7 +67,12 @@ def frames_in(text: str) -> list[Frame]:
     for line in text.splitlines():
         line = _plain(line)
         stripped = line.strip()
-        if found := _PYTHON.match(line) or _IPYTHON.match(stripped) or _RICH.match(stripped):
+        if (
+            found := _PYTHON.match(line)
+            or _IPYTHON.match(stripped)
+            or _RICH.match(stripped)
+            or _PYTEST.match(stripped)
+        ):
             frames.append(_frame(found["file"], int(found["line"]), found["function"] or ""))
             pending = None
         elif found := _OLD_IPYTHON.match(stripped):

@@ -1,0 +1,113 @@
+"""`gradmend.explain(exc)`, and the same for an error that only its printed text is left of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo
+from gradmend.story.failures import second_backward, versions
+from gradmend.story.failures.diagnosing import diagnose, from_message
+from gradmend.story.failures.recipes import recognise
+from gradmend.story.failures.scene import site_of
+from gradmend.story.failures.traceback_text import Printed, read
+
+
+def explain(error: BaseException | str) -> str:
+    """What an error of PyTorch's autograd means, and what to change. Takes the exception or its traceback's text.
+
+    >>> import gradmend, torch
+    >>> w = torch.ones(3, requires_grad=True)
+    >>> try:
+    ...     w += 1
+    ... except RuntimeError as exc:
+    ...     print(gradmend.explain(exc).splitlines()[0])
+    error[GM121]: `w` is a leaf that requires grad, and this line writes to it in grad mode
+    """
+    conflict = conflict_of(error)
+    if conflict is None:
+        return "This is no error of autograd's that Gradmend knows."
+    return words(conflict)
+
+
+def conflict_of(error: BaseException | str) -> Conflict | None:
+    """The Conflict behind an exception, the ones it was raised from included, or behind a text."""
+    if isinstance(error, str):
+        return from_text(error)
+    seen: BaseException | None = error
+    while seen is not None:
+        own = getattr(seen, "conflict", None)
+        if isinstance(own, Conflict):
+            return own
+        found = diagnose(seen) or _mismatch(str(seen), site_of(seen), Printed(str(seen), Site(), Site(), ""))
+        if found is not None:
+            return found
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def from_text(text: str) -> Conflict | None:
+    """What a traceback, or an error message alone, says."""
+    printed = read(text)
+    for message in dict.fromkeys((printed.message, " ".join(text.split()))):
+        if second_backward.PATTERN.search(message):
+            return second_backward.diagnose(printed.site)
+        found = _mismatch(message, printed.site, printed) or from_message(message, printed.site)
+        if found is not None:
+            return found
+    return None
+
+
+def words(conflict: Conflict, *, colour: bool = False, width: int = 100) -> str:
+    from gradmend.report.terminal import render
+    from gradmend.story.telling import tell
+
+    return render(tell(conflict), colour=colour, width=width)
+
+
+def _mismatch(message: str, site: Site, printed: Printed) -> Conflict | None:
+    if not versions.is_mismatch(message):
+        return None
+    facts = versions.read(message)
+    backward = site.user
+    watch = "run it under `gradmend run SCRIPT`, or `with gradmend.watch():`, to get the line that wrote"
+    if facts is None:
+        return Conflict(
+            rule="GM102",
+            kind="error",
+            message="a tensor that an op kept for backward was overwritten before backward() used it",
+            backward=backward,
+            culprits=_backward_line(backward),
+            notes=("the message is cut off: the tensor's shape and versions would tell more",),
+            help=(watch,),
+        )
+    recipe = recognise(facts, printed.forward_node)
+    conflict = Conflict(
+        rule=recipe.rule,
+        kind="error",
+        message=recipe.message,
+        backward=backward,
+        culprits=_backward_line(backward),
+        notes=recipe.notes,
+        help=(*recipe.help, watch),
+    )
+    return _with_forward(conflict, facts, printed)
+
+
+def _with_forward(conflict: Conflict, facts: versions.Mismatch, printed: Printed) -> Conflict:
+    """Anomaly mode printed where the node that missed the tensor was made: that is the line that kept it."""
+    frame = printed.forward.user
+    if frame is None:
+        return conflict
+    op = versions.op_from_node(printed.forward_node)
+    save = Save(printed.forward, op, printed.forward_node, None, TensorInfo(facts.shape, facts.dtype))
+    note = f"anomaly mode names {frame.file} line {frame.line} as the line that kept the tensor, not the one that wrote"
+    return replace(
+        conflict,
+        saved=save,
+        notes=(note, *conflict.notes),
+        culprits=(Culprit(frame.file, frame.line, op), *conflict.culprits),
+    )
+
+
+def _backward_line(frame: Frame | None) -> tuple[Culprit, ...]:
+    return (Culprit(frame.file, frame.line, "backward"),) if frame else ()
