@@ -80,9 +80,9 @@ def test_what_it_can_not_explain(monkeypatch: pytest.MonkeyPatch, text: bytes, w
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="can't read .*nowhere.txt: No such file"):
+    with pytest.raises(UsageError, match=r"can't read .*nowhere.txt: No such file"):
         run(str(tmp_path / "nowhere.txt"))
-    with pytest.raises(UsageError, match="can't read .*: Is a directory"):
+    with pytest.raises(UsageError, match=r"can't read .*: Is a directory"):
         run(str(tmp_path))
 
 
