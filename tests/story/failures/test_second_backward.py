@@ -123,7 +123,7 @@ def run(tmp_path: Path, program: str, hooks: bool) -> tuple[Conflict, list[int],
 def test_state_carried_over_from_the_iteration_before(tmp_path: Path) -> None:
     conflict, where, file, line = run(tmp_path, CARRIED, hooks=True)
     assert where == [line, *lines(file, "made")]
-    assert conflict.message.startswith("this backward goes into the iteration before: `h`, made at line")
+    assert conflict.message.startswith("this backward goes into the iteration before: `h` (made at line")
     assert conflict.help == ("cut it off where it is carried over: `h = h.detach()`",)
     assert conflict.backward is not None and conflict.backward.line == line
 
@@ -140,7 +140,7 @@ def test_two_losses_share_a_part(tmp_path: Path) -> None:
     conflict, where, file, line = run(tmp_path, SHARED, hooks=True)
     (first,) = lines(file, "first")
     assert where == [line, first, *lines(file, "made")]
-    assert "`fake`, made at line" in conflict.message
+    assert "`fake` (made at line" in conflict.message
     assert f"the first backward through it was at line {first}" in conflict.notes
     assert any(f"(at line {first}) `retain_graph=True`" in h for h in conflict.help)
     assert any("`fake.detach()`" in h for h in conflict.help)
@@ -241,7 +241,7 @@ b.backward()  # <- here
     )
     conflict, where, file, line = run(tmp_path, program, hooks=True)
     assert where == [line, *lines(file, "first"), *lines(file, "made")]
-    assert "`h`, made at" in conflict.message
+    assert "`h` (made at" in conflict.message
     told.clear()
     conflict, where, file, line = run(tmp_path, program, hooks=False)
     assert where == [line, *lines(file, "first")]

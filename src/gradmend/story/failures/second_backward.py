@@ -240,7 +240,7 @@ def _again(at: Site, shared: Shared | None) -> Words:
 def _part(at: Site, shared: Shared | None) -> str:
     if shared is None:
         return "a part of the graph"
-    where = f", made {_at(shared.frame, at.user)}" if shared.frame is not None else ""
+    where = f" (made {_at(shared.frame, at.user)})" if shared.frame is not None else ""
     return f"{shared.called(at)}{where}"
 
 
