@@ -1,3 +1,48 @@
-"""Gradmend mends PyTorch gradients."""
+"""Gradmend mends PyTorch gradients: it names the write that broke backward, heals it, and proves a fix.
+
+with gradmend.watch():      # stop with the whole story at the first overwritten value that backward needs
+with gradmend.heal():       # run on with the right gradient
+gradmend.install()          # add the story to PyTorch's own error, at almost no cost
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["ConflictError", "GradmendError", "explain", "heal", "install", "saves", "uninstall", "watch"]
+
+if TYPE_CHECKING:
+    from gradmend.errors import ConflictError as ConflictError
+    from gradmend.errors import GradmendError as GradmendError
+    from gradmend.recording import install as install
+    from gradmend.recording import uninstall as uninstall
+    from gradmend.story.failures.explain import explain as explain
+    from gradmend.story.knowledge import saves as saves
+    from gradmend.watching import heal as heal
+    from gradmend.watching import watch as watch
+
+_HOMES = {
+    "ConflictError": "gradmend.errors",
+    "GradmendError": "gradmend.errors",
+    "explain": "gradmend.story.failures.explain",
+    "heal": "gradmend.watching",
+    "install": "gradmend.recording",
+    "saves": "gradmend.story.knowledge",
+    "uninstall": "gradmend.recording",
+    "watch": "gradmend.watching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first used, so that `import gradmend` costs next to nothing.
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gradmend' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,6 +20,20 @@ class ConflictError(GradmendError):
         self.conflict = conflict
 
 
+def attach(error: BaseException, conflict: Conflict, story: str) -> None:
+    """Add a story to an exception that is not ours: shown with it, and there for programs to read."""
+    error.__gradmend__ = conflict  # type: ignore[attr-defined]
+    error.add_note(story)
+
+
+def attached(error: BaseException) -> Conflict | None:
+    """The conflict behind an exception, ours or PyTorch's own."""
+    if isinstance(error, ConflictError):
+        return error.conflict
+    conflict: Conflict | None = getattr(error, "__gradmend__", None)
+    return conflict
+
+
 class BudgetError(GradmendError):
     """Healing would keep more bytes than the budget allows."""
 

@@ -62,7 +62,7 @@ class Entry:
         timeline = self.timeline
         if timeline is not None:
             timeline.dead.append((timeline, self.tick, self.layout))
-            timeline.bury()
+            timeline.owner.bury()
 
     def moved(self) -> bool:
         """PyTorch's own counter stepped since the Save: without us, backward would refuse."""
@@ -83,7 +83,7 @@ class Entry:
 class Written:
     """A Write: this op changed this region of this storage, from this line."""
 
-    __slots__ = ("how", "kept", "layout", "moved", "op", "raw", "shape", "strides", "tick")
+    __slots__ = ("how", "kept", "layout", "moved", "op", "raw", "tick")
 
     def __init__(self, tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> None:
         self.tick = tick
@@ -132,7 +132,20 @@ class Counter:
 class Timeline:
     """All that is known of one storage while a Save of it lives."""
 
-    __slots__ = ("counters", "dead", "deaths", "fresh", "index", "key", "last", "live", "log", "owner", "storage", "undo")
+    __slots__ = (
+        "counters",
+        "dead",
+        "deaths",
+        "fresh",
+        "index",
+        "key",
+        "last",
+        "live",
+        "log",
+        "owner",
+        "storage",
+        "undo",
+    )
 
     def __init__(self, key: int, storage: torch.UntypedStorage, owner: Any) -> None:
         self.key = key
@@ -147,9 +160,6 @@ class Timeline:
         self.log: list[Written] = []
         self.last = -1  # the tick of the last Write
         self.deaths = 0
-
-    def bury(self) -> None:
-        self.owner.bury()
 
     def settle(self) -> None:
         """Index the Saves made since the last Write, and find the version counter of each."""
@@ -185,6 +195,8 @@ class Timeline:
         if layout is not None:
             self.index.remove(layout)
         self.deaths += 1
+        if len(self.fresh) > 64 + 2 * len(self.live):
+            self.fresh = [ref for ref in self.fresh if ref() is not None]
         if self.undo.records and self.deaths > 16 + len(self.live):
             self.tidy()
 

@@ -1,8 +1,8 @@
 """The ledger: Saves and Writes on one logical clock, and the verdict when backward asks for a Save.
 
-    pack   -> Ledger.save(t)            a Save is entered
-    tap    -> Ledger.before(...) / after(...)   a Write is entered; old bytes that a live Save needs are kept
-    unpack -> Ledger.ask(entry)         is it still what it was? The Scope's policy decides what follows.
+pack   -> Ledger.save(t)            a Save is entered
+tap    -> Ledger.before(...) / after(...)   a Write is entered; old bytes that a live Save needs are kept
+unpack -> Ledger.ask(entry)         is it still what it was? The Scope's policy decides what follows.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ Token = list[tuple[Timeline, Written, list[int]]]
 class Ledger:
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
+        self.awake: set[str] = set()  # holds "saves" while a Save lives
         self.dead: deque[tuple[Timeline, int, Layout | None]] = deque()
         self._clock = itertools.count(1)
         self._lock = threading.RLock()
         self._busy = False
-        self._untracked = 0
 
     # ------------------------------------------------------------------ Saves
 
@@ -91,6 +91,7 @@ class Ledger:
         timeline = self.timelines.get(key)
         if timeline is None:
             timeline = self.timelines[key] = Timeline(key, storage, self)
+            self.awake.add("saves")
         entry.timeline = timeline
         ref = weakref.ref(entry)
         timeline.live[entry.tick] = ref
@@ -113,6 +114,8 @@ class Ledger:
                 timeline.forget(tick, layout)
                 if not timeline.live and self.timelines.get(timeline.key) is timeline:
                     del self.timelines[timeline.key]
+            if not self.timelines:
+                self.awake.discard("saves")
         finally:
             self._busy = False
             self._lock.release()
@@ -205,8 +208,10 @@ class Ledger:
         with torch.no_grad():
             if elements is not None:
                 undo.add(take(storage, written.tick, layout, elements))
-            elif layout.dense and max(lo, layout.lo) - layout.lo + layout.hi - min(hi, layout.hi) > 0 and (
-                min(hi, layout.hi) - max(lo, layout.lo) <= total
+            elif (
+                layout.dense
+                and max(lo, layout.lo) - layout.lo + layout.hi - min(hi, layout.hi) > 0
+                and (min(hi, layout.hi) - max(lo, layout.lo) <= total)
             ):
                 undo.add(take(storage, written.tick, _span(layout, lo, hi)))
             elif total < room:
@@ -219,7 +224,9 @@ class Ledger:
             self._check_budget(scope_budget, timeline, written)
 
     def _budget(self, timeline: Timeline) -> int | None:
-        budgets = [e.scope.budget for e in timeline.entries() if e.scope.budget is not None] if _any_budget else []
+        budgets = (
+            [e.scope.budget for e in timeline.entries() if e.scope.budget is not None] if _any_budget else []
+        )
         return min(budgets, default=None)
 
     def _check_budget(self, budget: int, timeline: Timeline, written: Written) -> None:
@@ -326,7 +333,9 @@ class Ledger:
         cause: Literal["write", "swap", "foreign", "unknown"] = "write"
         if entry.uncredited():
             cause, changed = "unknown", True
-        elif entry.print is not None and entry.print != escapes.fingerprint(handle if value is None else value):
+        elif entry.print is not None and entry.print != escapes.fingerprint(
+            handle if value is None else value
+        ):
             cause, changed = "foreign", True
         moved = entry.moved()
         if not (changed or moved or entry.swaps):

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from gradmend.capture import backwards
 from gradmend.capture.ledger import Entry, Scope
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps.hub import LEDGER
 
 _C = torch._C._autograd
 _Tensor = torch.Tensor
+_current_node = torch._C._current_autograd_node
 
 
 class _Local(threading.local):
@@ -45,6 +47,9 @@ def _pack(t: torch.Tensor) -> Any:
 
 def _unpack(packed: Any) -> torch.Tensor:
     if type(packed) is Entry:
+        node = _current_node()
+        if node is not None:
+            backwards.visit(node, packed.raw)
         return LEDGER.ask(packed)
     return packed
 
@@ -85,7 +90,9 @@ def _ask_all(made: Any) -> Any:
     return made
 
 
-def _compose(pack: Callable[..., Any], unpack: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compose(
+    pack: Callable[..., Any], unpack: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def outer_pack(t: torch.Tensor) -> Any:
         made = pack(t)
         scope = current()

@@ -1,2 +1,49 @@
-def main() -> int:
-    return 0
+"""The command line: `gradmend run|fix|check|explain|saves|report|demo`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from gradmend.errors import UsageError
+
+# Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
+_COMMANDS = tuple(
+    c
+    for c in ("run", "explain", "saves", "fix", "report", "demo")
+    if __import__("importlib.util").util.find_spec(f"gradmend.cli.{c}")
+)
+
+
+def build() -> argparse.ArgumentParser:
+    from gradmend import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="gradmend",
+        description="Find, heal and fix what breaks PyTorch's gradients.",
+        epilog="`gradmend COMMAND --help` tells more of each.",
+    )
+    parser.add_argument("--version", action="version", version=f"gradmend {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in _COMMANDS:
+        import_module(f"gradmend.cli.{name}").add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build().parse_args(argv)
+    command = import_module(f"gradmend.cli.{args.command}")
+    try:
+        return int(command.run(args))
+    except UsageError as bad:
+        print(f"gradmend: {bad}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `gradmend saves exp | head`
+        sys.stderr.close()
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,9 +20,15 @@ def parse(budget: int | str | None) -> int | None:
     """512, "512MB", "1.5 GiB" in bytes."""
     if budget is None or (isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0):
         return budget
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", budget) if isinstance(budget, str) else None
+    match = (
+        re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", budget)
+        if isinstance(budget, str)
+        else None
+    )
     if match is None or match[2].upper() not in _UNITS:
-        raise UsageError(f"budget {budget!r} is not a size: give bytes, or a string such as '512MB' or '2GiB'")
+        raise UsageError(
+            f"budget {budget!r} is not a size: give bytes, or a string such as '512MB' or '2GiB'"
+        )
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 

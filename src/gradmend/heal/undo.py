@@ -39,7 +39,9 @@ class Elements:
 class Record:
     __slots__ = ("elements", "layout", "nbytes", "old", "tick")
 
-    def __init__(self, tick: int, layout: Layout, old: torch.Tensor, elements: Elements | None = None) -> None:
+    def __init__(
+        self, tick: int, layout: Layout, old: torch.Tensor, elements: Elements | None = None
+    ) -> None:
         self.tick = tick
         self.layout = layout
         self.old = old  # bytes when the layout is dense and whole, else a tensor of its shape or its elements
@@ -47,7 +49,9 @@ class Record:
         self.nbytes = old.numel() * old.element_size()
 
 
-def take(storage: torch.UntypedStorage, tick: int, layout: Layout, elements: Elements | None = None) -> Record:
+def take(
+    storage: torch.UntypedStorage, tick: int, layout: Layout, elements: Elements | None = None
+) -> Record:
     """Keep the bytes of a region as they are now."""
     if elements is not None:
         return Record(tick, layout, elements.read(layout.over(storage)), elements)
@@ -144,9 +148,7 @@ class UndoLog:
                 return newer[: i + 1]
         return newer
 
-    def _by_shadow(
-        self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int
-    ) -> torch.Tensor:
+    def _by_shadow(self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int) -> torch.Tensor:
         shadow = self._shadow
         if shadow is None or shadow.tick < tick or not self._covers(shadow, layout):
             lo = min(layout.lo, *(r.lo for r in self._series))
@@ -158,7 +160,9 @@ class UndoLog:
             shadow.lay(self.records[at])
         # Handed out as a copy: the shadow moves on while a node may still hold what it was given.
         out = torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device=storage.device)
-        return Base.copy_(out, shadow.view(layout)) if 0 not in layout.strides else shadow.view(layout).clone()
+        return (
+            Base.copy_(out, shadow.view(layout)) if 0 not in layout.strides else shadow.view(layout).clone()
+        )
 
     @staticmethod
     def _covers(shadow: Shadow, layout: Layout) -> bool:

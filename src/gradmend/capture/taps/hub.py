@@ -20,9 +20,19 @@ listeners: list[Listener] = []
 compiling = torch.compiler.is_compiling
 
 
-def quiet() -> bool:
-    """Nobody would listen: no Save lives and no recorder is on."""
-    return not _timelines and not listeners
+# Empty while nobody would listen, no Save living and no recorder on: what every tap looks at first.
+awake = LEDGER.awake
+
+
+def listen(listener: Listener) -> None:
+    listeners.append(listener)
+    awake.add("listeners")
+
+
+def unlisten(listener: Listener) -> None:
+    listeners.remove(listener)
+    if not listeners:
+        awake.discard("listeners")
 
 
 class Pending:

@@ -54,7 +54,7 @@ def _data_property() -> property:
         return slot.__get__(self)
 
     def set_(self: torch.Tensor, new: torch.Tensor) -> None:
-        if hub.compiling() or hub.quiet():
+        if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
         done = hub.LEDGER.swapped(self, ".data =")
         slot.__set__(self, new)
@@ -72,7 +72,7 @@ def _part_property(part: str) -> property:
         return slot.__get__(self)
 
     def set_(self: torch.Tensor, new: Any) -> None:
-        if hub.compiling() or hub.quiet():
+        if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
         with torch.no_grad():
             target = slot.__get__(Base.detach(self))
@@ -90,7 +90,7 @@ def _swapping(original: Func, op: str) -> Func:
     """`t.set_(...)`: other memory under the same tensor; the version counter steps."""
 
     def tap(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if hub.compiling() or hub.quiet():
+        if hub.compiling() or not hub.awake:
             return original(self, *args, **kwargs)
         done = hub.LEDGER.swapped(self, op)
         pending = hub.before(op, (self,), how="metadata")
@@ -141,7 +141,7 @@ def _born(original: Func, how: str) -> Func:
 
 def _storage_write(original: Func, name: str) -> Func:
     def tap(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if hub.compiling() or hub.quiet() or self.device.type != "cpu":
+        if hub.compiling() or not hub.awake or self.device.type != "cpu":
             return original(self, *args, **kwargs)
         whole = torch.empty(0, dtype=torch.uint8).set_(self, 0, (self.nbytes(),), (1,))
         pending = hub.before(f"storage.{name}", (whole,))
@@ -190,7 +190,7 @@ def _collectives(patch: Callable[..., Any]) -> Iterator[Any]:
 
 def _collective(original: Func, name: str, fills: tuple[tuple[int, str], ...]) -> Func:
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if hub.compiling() or hub.quiet():
+        if hub.compiling() or not hub.awake:
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         for position, key in fills:

@@ -12,7 +12,7 @@ from gradmend.capture.taps import elements, hub
 from gradmend.capture.taps.schemas import METADATA, Writes
 
 Func = Callable[..., Any]
-_compiling, _quiet, _before, _after = hub.compiling, hub.quiet, hub.before, hub.after
+_compiling, _awake, _before, _after = hub.compiling, hub.awake, hub.before, hub.after
 _Tensor = torch.Tensor
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -33,7 +33,7 @@ def method(original: Func, op: str) -> Func:
     how = "metadata" if op in METADATA else "data"
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _quiet() or not isinstance(self, _Tensor):
+        if _compiling() or not _awake or not isinstance(self, _Tensor):
             return original(self, *args, **kwargs)
         pending = _before(op, (self,), args, kwargs, how)
         if pending is None:
@@ -52,7 +52,7 @@ def setitem(original: Func) -> Func:
     detach = torch._C.TensorBase.detach  # type: ignore[attr-defined]
 
     def tap(self: Any, key: Any, value: Any) -> None:
-        if _compiling() or _quiet():
+        if _compiling() or not _awake:
             return original(self, key, value)
         token, target = None, self
         if hub.LEDGER.timelines:
@@ -82,7 +82,7 @@ def out_function(original: Func, op: str) -> Func:
     """`torch.add(..., out=t)`: out of place, as nearly always, it costs one look at the keywords."""
 
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs or kwargs.get("out") is None or _compiling() or _quiet():
+        if not kwargs or kwargs.get("out") is None or _compiling() or not _awake:
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs["out"], targets)
@@ -106,7 +106,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     trained_only = op in ("batch_norm", "native_batch_norm", "instance_norm", "_batch_norm_impl_index")
 
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _quiet():
+        if _compiling() or not _awake:
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
@@ -143,7 +143,7 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
 
     @functools.wraps(original)
     def tap(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _quiet():
+        if _compiling() or not _awake:
             return original(self, *args, **kwargs)
         known = table(self)
         if known is None:

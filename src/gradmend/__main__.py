@@ -1,0 +1,3 @@
+from gradmend.cli.main import main
+
+raise SystemExit(main())

@@ -1,0 +1,60 @@
+"""`gradmend run SCRIPT`: the program as `python SCRIPT` would run it, under the ledger."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from gradmend.errors import UsageError
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run a program and stop at the first conflict with its story",
+        usage="gradmend run [--heal] [--report OUT.json] [--html OUT.html] [--paranoid] [--budget SIZE] "
+        "(SCRIPT | -m MODULE) [ARGS...]",
+        description="Runs the program as `python SCRIPT` would; its stdout stays its own, our words go to stderr.",
+    )
+    parser.add_argument(
+        "--heal", action="store_true", help="run on with the right gradient instead of stopping"
+    )
+    parser.add_argument("--report", metavar="OUT.json", help="write what was learned as JSON")
+    parser.add_argument("--html", metavar="OUT.html", help="write what was learned as one HTML page")
+    parser.add_argument("--paranoid", action="store_true", help="fingerprint every saved tensor")
+    parser.add_argument(
+        "--budget", metavar="SIZE", help="with --heal: keep at most this much, for example 512MB"
+    )
+    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument(
+        "program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the program and its arguments"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from gradmend.heal.budget import parse
+    from gradmend.running.runner import Options, run_program
+
+    words = args.module if args.module is not None else args.program
+    if not words:
+        raise UsageError(
+            "no program given: gradmend run SCRIPT [ARGS...], or gradmend run -m MODULE [ARGS...]"
+        )
+    if args.module is None and words[0].startswith("-"):
+        raise UsageError(f"unknown option {words[0]}: options of gradmend come before the script")
+    for out in (args.report, args.html):
+        folder = os.path.dirname(os.path.abspath(out)) if out else None
+        if folder and not os.path.isdir(folder):
+            raise UsageError(f"can't write {out}: there is no folder {folder}")
+    options = Options(
+        target=words[0],
+        args=tuple(words[1:]),
+        module=args.module is not None,
+        heal=args.heal,
+        report=args.report,
+        html=args.html,
+        paranoid=args.paranoid,
+        budget=parse(args.budget),
+    )
+    return run_program(options)

@@ -1,0 +1,76 @@
+"""install(): the flight recorder. Writes go into a bounded ring, and PyTorch's own error gets its story.
+
+The same ear for failing backwards serves watch() and heal(): a second backward, a leaf written, and the other
+errors that PyTorch raises itself are told by the line that caused them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmend.capture import backwards, recorder
+from gradmend.capture.taps import switch
+from gradmend.errors import attach, attached
+from gradmend.model import Conflict
+
+_hearers = 0
+_installed = False
+
+
+def hear_backwards() -> None:
+    global _hearers
+    _hearers += 1
+    if _hearers == 1:
+        backwards.arm(failed=_failed)
+
+
+def ignore_backwards() -> None:
+    global _hearers
+    _hearers -= 1
+    if _hearers == 0:
+        backwards.disarm()
+        backwards.forget()
+
+
+def _failed(call: backwards.BackwardCall, error: BaseException, roots: Any) -> None:
+    if not isinstance(error, RuntimeError) or attached(error) is not None:
+        return
+    conflict = _story_of(call, error, roots)
+    if conflict is not None:
+        from gradmend.watching import words_of
+
+        attach(error, conflict, words_of(conflict))
+
+
+def _story_of(call: backwards.BackwardCall, error: RuntimeError, roots: Any) -> Conflict | None:
+    from gradmend.story.failures.diagnosing import diagnose
+
+    conflict = diagnose(error, history=backwards.history, roots=roots, at=call.site)
+    ring = recorder.current()
+    if conflict is None and ring is not None:
+        from gradmend.story.failures.postmortem import postmortem
+
+        conflict = postmortem(error, roots, ring.writes(), at=call.site)
+    return conflict
+
+
+def install() -> None:
+    """From now on, add the story to PyTorch's own in-place errors. `GRADMEND=1` in the environment does the same."""
+    global _installed
+    if _installed:
+        return
+    switch.arm()
+    recorder.start()
+    hear_backwards()
+    _installed = True
+
+
+def uninstall() -> None:
+    """Put every patched name back as it was."""
+    global _installed
+    if not _installed:
+        return
+    ignore_backwards()
+    recorder.stop()
+    switch.disarm()
+    _installed = False

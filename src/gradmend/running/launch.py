@@ -1,0 +1,72 @@
+"""Executing a script or a module in this process as the interpreter itself would."""
+
+from __future__ import annotations
+
+import io
+import os
+import runpy
+import sys
+import tokenize
+import types
+from collections.abc import Callable, Sequence
+
+from gradmend.errors import UsageError
+
+
+def script(path: str, args: Sequence[str]) -> Callable[[], None]:
+    """Read and compile a script now, so that bad input is told before anything runs; return what runs it."""
+    if os.path.isdir(path):
+        inner = os.path.join(path, "__main__.py")
+        if not os.path.isfile(inner):
+            raise UsageError(f"{path} is a directory without a __main__.py: give a script")
+        return _prepared(inner, args, path, os.path.abspath(path))
+    return _prepared(path, args, path, os.path.dirname(os.path.abspath(path)))
+
+
+def _prepared(path: str, args: Sequence[str], argv0: str, first_on_path: str) -> Callable[[], None]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise UsageError(f"can't read {path}: {error.strerror or error}") from None
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        data.decode(encoding)
+        code = compile(data, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f"line {error.lineno}" if error.lineno else "unknown line"
+        raise UsageError(f"{path}, {where}: {error.msg}: Python can't run it either") from None
+    except (UnicodeDecodeError, ValueError, LookupError) as error:
+        raise UsageError(f"can't read {path} as Python source: {error}") from None
+
+    def go() -> None:
+        main = types.ModuleType("__main__")
+        main.__file__ = path
+        main.__dict__["__builtins__"] = __builtins__
+        main.__spec__ = None
+        sys.modules["__main__"] = main
+        sys.argv[:] = [argv0, *args]
+        sys.path[0:1] = [first_on_path]
+        exec(code, main.__dict__)
+
+    return go
+
+
+def module(name: str, args: Sequence[str]) -> Callable[[], None]:
+    def go() -> None:
+        sys.argv[:] = [name, *args]
+        sys.path[0:1] = [os.getcwd()]
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+    import importlib.util
+
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"can't find the module {name}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    if found is None:
+        raise UsageError(f"no module named {name}")
+    return go

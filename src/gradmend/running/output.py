@@ -1,0 +1,58 @@
+"""What a run leaves behind: the report files, and our words on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+from gradmend.model import Conflict, Session
+
+_MOST_STORIES = 5
+
+
+def write(session: Session, report: str | None, html: str | None) -> None:
+    if report:
+        _replace(report, json.dumps(session.as_json(), indent=2) + "\n")
+    if html:
+        from gradmend.report.html import render
+
+        _replace(html, render(session.as_json()))
+
+
+def _replace(path: str, text: str) -> None:
+    """Whole or not at all: a reader never sees half a report."""
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, scratch = tempfile.mkstemp(dir=folder, prefix=".gradmend-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(scratch, path)
+    except BaseException:
+        os.unlink(scratch)
+        raise
+
+
+def say(session: Session, stopped_by: Conflict | None = None) -> None:
+    """The stories on stderr, the one that stopped the program last and in full."""
+    from gradmend.watching import words_of
+
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    width = shutil.get_terminal_size((100, 24)).columns
+    rest = [c for c in session.conflicts if c is not stopped_by]
+    for conflict in rest[:_MOST_STORIES]:
+        print("\n" + words_of(conflict, colour=colour, width=width), file=sys.stderr)
+    if len(rest) > _MOST_STORIES:
+        print(f"\n... and {len(rest) - _MOST_STORIES} more; --report OUT.json has them all", file=sys.stderr)
+    if stopped_by is not None:
+        print("\n" + words_of(stopped_by, colour=colour, width=width), file=sys.stderr)
+    elif session.outcome == "healed":
+        healed = [c for c in session.conflicts if c.kind != "refused-but-right"]
+        kept = sum(c.healed_bytes for c in healed)
+        times = sum(c.times for c in healed)
+        print(
+            f"\ngradmend: healed {times} overwritten values at {len(healed)} places, {kept} bytes kept",
+            file=sys.stderr,
+        )

@@ -1,0 +1,140 @@
+"""One run of a user's program under the ledger: what it did, what was learned, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from gradmend.errors import ConflictError, attached
+from gradmend.model import Conflict, Session
+from gradmend.running import launch, output
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    target: str
+    args: tuple[str, ...] = ()
+    module: bool = False
+    heal: bool = False
+    report: str | None = None
+    html: str | None = None
+    paranoid: bool = False
+    budget: int | None = None
+
+
+def run_program(options: Options) -> int:
+    """Run it; the exit code is the program's own, 1 when a conflict stopped it."""
+    go = (launch.module if options.module else launch.script)(options.target, options.args)
+    from gradmend.watching import Watching
+
+    watching = Watching("heal" if options.heal else "watch", options.budget, options.paranoid)
+    owner = os.getpid()
+    session = watching.__enter__()
+
+    def finish() -> None:
+        if os.getpid() == owner:  # a forked child has nothing to report of its parent
+            output.write(session, options.report, options.html)
+
+    plain_exit = os._exit
+
+    def last_words(code: int) -> None:
+        finish()
+        plain_exit(code)
+
+    os._exit = last_words  # type: ignore[assignment]
+    try:
+        go()
+    except SystemExit as leaving:
+        _end(session, finish)
+        return _exit_code(leaving)
+    except KeyboardInterrupt as stop:
+        _print_traceback(stop)
+        _end(session, finish)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(owner, signal.SIGINT)
+        return 130
+    except BaseException as error:
+        return _failed(error, session, finish)
+    finally:
+        os._exit = plain_exit
+        watching.__exit__(None, None, None)
+    _end(session, finish)
+    return 0
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _end(session: Session, finish: Callable[[], None]) -> None:
+    finish()
+    output.say(session)
+
+
+def _failed(error: BaseException, session: Session, finish: Callable[[], None]) -> int:
+    _print_traceback(error)
+    told = _conflict_of(error)
+    if told is not None and all(told is not c for c in session.conflicts):
+        if not isinstance(error, ConflictError):
+            session.conflicts.insert(0, told)
+        session.outcome = "conflict"
+    elif told is None:
+        session.outcome = "failed"
+    frame = _user_line(error.__traceback__)
+    session.error = {
+        "type": type(error).__name__,
+        "message": str(error),
+        "file": frame[0] if frame else None,
+        "line": frame[1] if frame else None,
+    }
+    finish()
+    output.say(session, stopped_by=told)
+    return 1
+
+
+def _conflict_of(error: BaseException) -> Conflict | None:
+    """The conflict behind an error: ours, or PyTorch's own words for one; also below `raise ... from`."""
+    from gradmend.story.failures.diagnosing import diagnose
+
+    seen: BaseException | None = error
+    while seen is not None:
+        told = attached(seen) or diagnose(seen)
+        if told is not None:
+            return told
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _user_line(trace: TracebackType | None) -> tuple[str, int] | None:
+    from gradmend.capture.sites import _USER, _owner
+
+    last = None
+    while trace is not None:
+        if _owner(trace.tb_frame.f_code) == _USER:
+            last = (os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno)
+        trace = trace.tb_next
+    return last
+
+
+def _print_traceback(error: BaseException) -> None:
+    """As the interpreter would print it, without the frames that are ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    summary = traceback.TracebackException(type(error), error, trace)
+    if isinstance(error, ConflictError):
+        # The story follows in full; the traceback only says how the program got there.
+        summary._str = "the story is below"
+    print("".join(summary.format()), end="", file=sys.stderr)

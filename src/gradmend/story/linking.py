@@ -1,0 +1,157 @@
+"""From a Finding of the ledger to a Conflict: names, ops, formula, rule, and the lines to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradmend.capture.entries import Entry, Written
+from gradmend.capture.ledger import Finding
+from gradmend.capture.regions import Layout
+from gradmend.capture.sites import resolve
+from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
+from gradmend.rules.classify import classify
+from gradmend.story import words
+from gradmend.story.knowledge import by_node
+from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
+
+_MOST_WRITES = 8  # told in one conflict
+
+
+def kind_of(finding: Finding) -> Kind:
+    if not finding.harmful:
+        return "refused-but-right"
+    return "error" if finding.moved else "silent"
+
+
+def link(finding: Finding) -> Conflict:
+    entry = finding.entry
+    node = finding.node.name() if finding.node is not None else ""
+    knowledge = by_node(node)
+    kind = kind_of(finding)
+    save = _save(entry, node, knowledge.op, finding.slot)
+    writes = tuple(_write(w, finding) for w in _told(finding.writes))
+    backward = resolve(finding.backward).user
+    first = writes[0] if writes else None
+    rule = classify(
+        kind=kind,
+        quiet=not finding.moved,
+        how={"foreign": "foreign", "unknown": "unknown"}.get(
+            finding.cause, first.how if first else "unknown"
+        ),
+        write_op=first.op if first else "",
+        write_stack=first.site.frames if first else (),
+        save_op=knowledge.op,
+        slot=finding.slot,
+        saved_is_leaf=entry.handle.is_leaf and _is_leaf(entry),
+        saved_is_output=finding.slot is not None and finding.slot in knowledge.results,
+        same_region=bool(finding.writes) and finding.writes[0].layout == entry.layout,
+    )
+    escape = resolve(entry.escape) if entry.escape else None
+    culprits = _culprits(writes, finding, save, backward, escape)
+    return Conflict(
+        rule=rule,
+        kind=kind,
+        message=words.message(kind, finding.cause, save, first, backward, escape.user if escape else None),
+        culprits=culprits,
+        saved=save,
+        writes=writes,
+        backward=backward,
+        healed_bytes=finding.kept if finding.harmful else 0,
+        why=knowledge.why(finding.slot),
+        notes=words.notes(finding, save, writes, escape),
+        help=words.helps(rule, kind, save, first, backward),
+    )
+
+
+def _is_leaf(entry: Entry) -> bool:
+    original = entry.original() if entry.original else None
+    return original is not None and original.is_leaf and original.requires_grad
+
+
+def _told(writes: Sequence[Written]) -> list[Written]:
+    """One Write for each line and op, the first of each; a loop's thousand repeats are counted elsewhere."""
+    seen: dict[tuple[object, str], Written] = {}
+    for written in writes:
+        seen.setdefault((written.raw, written.op), written)
+        if len(seen) == _MOST_WRITES:
+            break
+    return list(seen.values())
+
+
+def _info(layout: Layout | None, name: str | None) -> TensorInfo:
+    if layout is None:
+        return TensorInfo(name=name)
+    return TensorInfo(layout.shape, str(layout.dtype).removeprefix("torch."), name)
+
+
+def _save(entry: Entry, node: str, op: str, slot: str | None) -> Save:
+    site = resolve(entry.raw)
+    handle = entry.handle
+    info = TensorInfo(
+        tuple(handle.shape), str(handle.dtype).removeprefix("torch."), _saved_name(site, op, slot)
+    )
+    return Save(site, op, node, slot, info, _view(handle.storage_offset(), handle.numel(), entry))
+
+
+def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
+    frame = site.user
+    if frame is None or slot is None:
+        return None
+    if slot.startswith(("result", "output")):
+        return result_name(frame)
+    # Below the user's line only a library knows which argument went where.
+    return argument_name(frame, slot, op)
+
+
+def _view(offset: int, numel: int, entry: Entry) -> str | None:
+    """How the tensor lies in a larger storage, in words."""
+    timeline = entry.timeline
+    if timeline is None:
+        return None
+    item = entry.handle.element_size()
+    total = timeline.storage.nbytes() // item
+    if numel >= total:
+        return None
+    return f"{numel} of the {total} elements of its storage, from element {offset} on"
+
+
+def _write(written: Written, finding: Finding) -> Write:
+    site = resolve(written.raw)
+    frame = site.user
+    name = written_name(frame, written.op) if frame else None
+    times = sum(1 for w in finding.writes if w.raw == written.raw and w.op == written.op)
+    how = "metadata" if written.how == "metadata" else "data"
+    view = None
+    if finding.entry.layout is not None and written.layout != finding.entry.layout:
+        item = written.layout.dtype.itemsize
+        view = (
+            f"elements {written.layout.lo // item} to {(written.layout.hi - 1) // item} of the same storage"
+        )
+    return Write(site, written.op, _info(written.layout, name), how, not written.moved, times, view)  # type: ignore[arg-type]
+
+
+def _culprits(
+    writes: Sequence[Write], finding: Finding, save: Save, backward: Frame | None, escape: Site | None
+) -> tuple[Culprit, ...]:
+    found: dict[tuple[str, int], Culprit] = {}
+
+    def add(frame: Frame | None, op: str) -> None:
+        if frame is not None:
+            found.setdefault((frame.file, frame.line), Culprit(frame.file, frame.line, op))
+
+    if finding.cause == "foreign" and escape is not None:
+        from gradmend.story.foreign import foreign_writes
+
+        for frame in foreign_writes(escape):
+            add(frame, "numpy")
+        add(escape.user, "escape")
+    for write in writes:
+        add(write.site.user, write.op)
+    if not found:  # nobody saw the write: where it was saved and where it was missed bound the search
+        add(save.site.user, save.op)
+        add(backward, "backward")
+    return tuple(found.values())
+
+
+def loop_of(frame: Frame | None) -> int | None:
+    return enclosing_loop(frame) if frame is not None else None

@@ -1,0 +1,60 @@
+"""From a Conflict to a Story: the write first, then the save, then the backward that missed it."""
+
+from __future__ import annotations
+
+import os
+
+from gradmend.model import Conflict, Frame, Span, Story
+
+
+def tell(conflict: Conflict) -> Story:
+    spans: list[Span] = []
+    write = conflict.writes[0] if conflict.writes else None
+    seen: set[tuple[str, int]] = set()
+
+    def add(frame: Frame | None, label: str, primary: bool = False) -> None:
+        if frame is None:
+            return
+        key = (frame.file, frame.line)
+        if key in seen and not primary:
+            return
+        seen.add(key)
+        spans.append(Span(frame, label, primary))
+
+    if write is not None:
+        name = f"`{write.tensor.name}`" if write.tensor.name else str(write.tensor)
+        add(write.site.user, f"{write.op} writes {name} here", True)
+    elif conflict.culprits:
+        first = conflict.culprits[0]
+        add(Frame(first.file, first.line, ""), "look here first", True)
+    if conflict.saved is not None:
+        save = conflict.saved
+        name = f"`{save.tensor.name}`" if save.tensor.name else str(save.tensor)
+        add(save.site.user, f"{save.op} kept {name} here for backward")
+    add(conflict.backward, "backward() needs it here")
+    notes = list(conflict.notes)
+    if conflict.why:
+        notes.insert(0, conflict.why.rstrip("."))
+    callers = _chain(conflict)
+    if callers:
+        notes.append(callers)
+    return Story(
+        level="error" if conflict.kind != "refused-but-right" else "warning",
+        code=conflict.rule,
+        message=conflict.message,
+        spans=tuple(spans),
+        notes=tuple(notes),
+        helps=conflict.help,
+    )
+
+
+def _chain(conflict: Conflict) -> str | None:
+    """The user's call chain to the write, where it is longer than the line itself."""
+    if not conflict.writes:
+        return None
+    users = conflict.writes[0].site.users
+    if len(users) < 2:
+        return None
+    return "the write was reached through " + ", ".join(
+        f"{os.path.basename(f.file)}:{f.line}" for f in reversed(users[1:])
+    )

@@ -1,0 +1,120 @@
+"""watch() and heal(): the ledger's two policies, as context managers and decorators."""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from gradmend import recording
+from gradmend.capture import saves
+from gradmend.capture.ledger import Finding, Policy, Scope, allow_budgets
+from gradmend.capture.taps import switch
+from gradmend.capture.taps.hub import LEDGER
+from gradmend.errors import ConflictError
+from gradmend.heal.budget import parse
+from gradmend.model import Conflict, Session
+
+
+class Teller:
+    """Hears every finding of one scope, and keeps the Session: each cause once, with how often it came."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.session = Session()
+        self._known: dict[Any, int] = {}
+
+    def __call__(self, finding: Finding) -> BaseException | None:
+        entry = finding.entry
+        first = finding.writes[0] if finding.writes else None
+        key = (entry.raw, first.raw if first else None, finding.slot, finding.harmful, finding.cause)
+        at = self._known.get(key)
+        if at is None:
+            from gradmend.story.linking import link
+
+            conflict = link(finding)
+            self._known[key] = len(self.session.conflicts)
+            self.session.conflicts.append(conflict)
+        else:
+            conflict = self.session.conflicts[at]
+            conflict = self.session.conflicts[at] = replace(
+                conflict, times=conflict.times + 1, healed_bytes=conflict.healed_bytes + finding.kept
+            )
+        if not finding.harmful:
+            return None
+        healable = finding.cause in ("write", "swap")
+        if self.policy == "heal" and healable:
+            if self.session.outcome == "clean":
+                self.session.outcome = "healed"
+            return None
+        self.session.outcome = "conflict"
+        return ConflictError(words_of(conflict), conflict)
+
+
+def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100) -> str:
+    """The whole story of a conflict as text."""
+    from gradmend.report.terminal import render
+    from gradmend.story.telling import tell
+
+    return render(tell(conflict), colour=colour, width=width)
+
+
+class Watching(ContextDecorator):
+    """What watch() and heal() return: enter it with `with`, or put it above a function."""
+
+    def __init__(self, policy: Policy, budget: int | None = None, paranoid: bool = False) -> None:
+        self._policy: Policy = policy
+        self._budget = budget
+        self._paranoid = paranoid
+        self._open: list[tuple[Scope, Teller]] = []
+
+    def __enter__(self) -> Session:
+        teller = Teller(self._policy)
+        scope = Scope(self._policy, teller, self._budget, self._paranoid)
+        if self._budget is not None:
+            allow_budgets()
+        switch.arm()
+        saves.arm()
+        saves.open_scope(scope)
+        recording.hear_backwards()
+        self._open.append((scope, teller))
+        return teller.session
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        scope, _ = self._open.pop()
+        recording.ignore_backwards()
+        saves.close_scope(scope)
+        LEDGER.seal(scope)
+        switch.disarm()
+        if not switch.armed():
+            saves.disarm()
+
+
+def watch(*, paranoid: bool = False) -> Watching:
+    """Raise at the first value that backward needs and that has changed, with the whole story.
+
+    >>> import torch, gradmend
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> with gradmend.watch():
+    ...     y = x.exp()
+    ...     y += 1
+    ...     y.sum().backward()
+    Traceback (most recent call last):
+    ...
+    gradmend.errors.ConflictError: ...
+    """
+    return Watching("watch", paranoid=paranoid)
+
+
+def heal(budget: int | str | None = None, *, paranoid: bool = False) -> Watching:
+    """Give backward every value as it was when it was saved: the gradient of the forward that really ran.
+
+    `budget` bounds the old values kept, in bytes or as "512MB". What can't be healed raises, with its story.
+    """
+    return Watching("heal", parse(budget), paranoid)
+
+
+__all__ = ["Teller", "Watching", "heal", "watch", "words_of"]
