@@ -62,7 +62,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
 
     mode = request["mode"]
     recorder = Recorder(request["limit"], request["roots"], retain=request.get("retain", False))
-    recorder.install()
+    recorder.install(mode)
     extra: dict[str, Any] = {}
     from gradmend.fix.proof.guard import Guard
 
@@ -101,6 +101,8 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _policy(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, extra: Any, finish: Any) -> None:
+    import torch
+
     if mode == "plain":
         return
     if mode == "copies":
@@ -112,7 +114,10 @@ def _policy(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, 
     elif mode == "heal":
         import gradmend
 
-        stack.enter_context(gradmend.heal())  # type: ignore[attr-defined]
+        session = stack.enter_context(gradmend.heal())
+        finish.append(lambda: extra.update(conflicts=[c.as_json() for c in session.conflicts]))
+    elif mode == "unchecked":
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t))
     elif mode == "forgive":
         from gradmend.fix.proof.forgive import Forgive
 
@@ -178,4 +183,4 @@ def _extended(entries: list[Any]) -> Any:
 
 def _files(recorder: Recorder) -> list[str]:
     found = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
-    return sorted({f for f in found if f and recorder._mine(f) and f.endswith(".py")})
+    return sorted({f for f in found if f and f.endswith(".py") and os.path.isabs(f) and recorder._mine(f)})

@@ -6,6 +6,7 @@ On the way it counts the saves that were changed: what PyTorch would refuse, and
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -20,21 +21,28 @@ class Copies:
         with torch.no_grad():
             seen = tensor.detach()
             try:
-                return seen.clone(), seen, seen._version
+                leaf = weakref.ref(tensor) if tensor.is_leaf else None
+                return seen.clone(), seen, seen._version, leaf
             except RuntimeError:  # a tensor that only stands for one
-                return tensor, None, 0
+                return tensor, None, 0, None
 
     def unpack(self, kept: Any) -> torch.Tensor:
-        copy, seen, version = kept
+        copy, seen, version, leaf = kept
         if seen is not None:
             if seen._version != version:
                 self.refused += 1
-            elif not _same(seen, copy):
+            elif not _same(seen, copy) or _swapped(seen, leaf):
                 self.silent += 1
         return copy
 
     def hooks(self) -> Any:
         return torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+
+
+def _swapped(seen: torch.Tensor, leaf: Any) -> bool:
+    """`p.data = ...` gives a saved leaf other memory, and no counter moves."""
+    now = leaf() if leaf is not None else None
+    return now is not None and now.layout == torch.strided and now.data_ptr() != seen.data_ptr()
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -35,12 +35,19 @@ class Nudge(TorchDispatchMode):
         self.tape: list[Any] = []
         self.cursor = 0
         self.forgive = forgive
+        self.over = False  # the loss is there: from now on nothing is moved or stopped
         if replay and tape:
             with open(tape, "rb") as file:
                 self.tape = pickle.load(file)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else each child imports all of dynamo, which takes seconds
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.over:
+            return func(*args, **kwargs)
         quiet = self.forgive is not None and self.forgive.quiet
         if torch.is_grad_enabled() or quiet:
             for value in [*args, *kwargs.values()]:
@@ -52,7 +59,7 @@ class Nudge(TorchDispatchMode):
         return out
 
     def _meet(self, tensor: Any) -> None:
-        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad or not tensor.is_leaf:
+        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad or not _is_leaf(tensor):
             return
         if id(tensor) in self.leaves or not tensor.is_floating_point():
             return
@@ -76,7 +83,7 @@ class Nudge(TorchDispatchMode):
         """A write under no_grad into a tensor of the graph changes what the forward computes."""
         if not func._schema.is_mutable or not args or not isinstance(args[0], torch.Tensor):
             return False
-        return bool(args[0].requires_grad and not args[0].is_leaf)
+        return bool(args[0].requires_grad and not _is_leaf(args[0]))
 
     def _stop(self, func: Any, out: Any) -> None:
         results = [t for t in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(t, torch.Tensor)]
@@ -101,14 +108,39 @@ class Nudge(TorchDispatchMode):
 
     def stop_in_place(self, tensor: torch.Tensor) -> None:
         """`detach_()` of a view, which PyTorch refuses: the same stop, in the tensor's own memory."""
+        self.over = True
         with torch.no_grad():
             if not self.replay:
                 self.tape.append(tensor.detach().clone().numpy())
             else:
                 tensor.data.copy_(torch.from_numpy(self.tape[self.cursor]))
                 self.cursor += 1
+        self.over = False
+
+    def watch_data(self) -> None:
+        """`.data` reaches us as a detach, but it is a door into the graph's own memory, not a stop."""
+        plain = torch.Tensor.data
+
+        def get(tensor: torch.Tensor) -> Any:
+            was, self.over = self.over, True
+            try:
+                return plain.__get__(tensor)
+            finally:
+                self.over = was
+
+        def put(tensor: torch.Tensor, value: Any) -> None:
+            plain.__set__(tensor, value)  # type: ignore[attr-defined]
+
+        torch.Tensor.data = property(get, put)  # type: ignore[assignment]
 
     def finish(self) -> None:
         if self.path and not self.replay:
             with open(self.path, "wb") as file:
                 pickle.dump(self.tape, file)
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view whose base was written: PyTorch refuses even to say
+        return False

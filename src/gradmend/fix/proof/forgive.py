@@ -11,18 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-REFUSALS = (
-    "a leaf Variable that requires grad",
-    "a view of a leaf Variable",
-    "is a view and is being modified inplace",
-    "is a view and its base or another view of its base has been modified inplace",
-    "can't detach views in-place",
-    "support automatic differentiation, but one of the arguments requires grad",
-)
-
-
-def refused(message: str) -> bool:
-    return any(text.lower() in message.lower() for text in REFUSALS)
+from gradmend.fix.proof.forgive_words import refused
 
 
 class Forgive(TorchFunctionMode):

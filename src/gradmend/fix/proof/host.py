@@ -17,7 +17,7 @@ from typing import Any
 def main() -> None:
     import torch  # noqa: F401  (imported for the children)
 
-    from gradmend.fix.proof import child, record  # noqa: F401
+    from gradmend.fix.proof import child, copies, memory, record, slopes  # noqa: F401
 
     out = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
@@ -27,27 +27,46 @@ def main() -> None:
         out.flush()
 
 
+_running: list[int] = []
+
+
+def _stop(*_: object) -> None:
+    """Asked to end: no trial outlives its host."""
+    for pid in _running:
+        _kill(pid)
+    os._exit(0)
+
+
+def _kill(pid: int) -> None:
+    for target in (-pid, pid):  # the group first: it may outlive the child itself
+        try:
+            os.kill(target, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
 def _serve(request: dict[str, Any]) -> dict[str, Any]:
     from gradmend.fix.proof import child
 
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.update(request.get("env", {}))
         child.run(request)
         os._exit(1)
+    _running[:] = [pid]
     end = time.monotonic() + request["seconds"]
     pause = 0.005
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
+            _kill(pid)  # what it left running, such as loader workers
+            _running.clear()
             return {"late": False, "status": os.waitstatus_to_exitcode(status)}
         if time.monotonic() > end or os.getppid() == 1:
-            for target in (-pid, pid):
-                try:
-                    os.kill(target, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    pass
+            _kill(pid)
             os.waitpid(pid, 0)
             return {"late": True, "status": None}
         time.sleep(pause)
@@ -56,4 +75,5 @@ def _serve(request: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
     main()

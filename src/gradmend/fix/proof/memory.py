@@ -16,6 +16,10 @@ class Bytes(TorchDispatchMode):
         self.peak = 0
         self._known: dict[int, int] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else each child imports all of dynamo, which takes seconds
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, (list, tuple)) else (out,):

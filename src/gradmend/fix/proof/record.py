@@ -28,10 +28,10 @@ class Recorder:
         self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph through .data
         self._depth = 0
-        self.began = time.perf_counter()
+        self.began = time.process_time()
 
     # -- installation ----------------------------------------------------------------------------
-    def install(self) -> None:
+    def install(self, mode: str) -> None:
         import torch.autograd.graph
 
         engine = torch.autograd.graph._engine_run_backward
@@ -42,7 +42,8 @@ class Recorder:
         torch.autograd.graph._engine_run_backward = run
         torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
         self._watch_modules()
-        self._watch_data()
+        if mode == "copies":
+            self._watch_data()
 
     def _watch_modules(self) -> None:
         made = self.modules
@@ -95,7 +96,7 @@ class Recorder:
         call: dict[str, Any] = {
             "roots": [_keep(t) for t in outputs if isinstance(t, torch.Tensor)],
             "stack": list(self.user_frames()),
-            "at": time.perf_counter() - self.began,
+            "at": time.process_time() - self.began,
             "grads": {},
             "dtype": [str(t.dtype) for t in outputs if isinstance(t, torch.Tensor)],
         }
@@ -105,8 +106,11 @@ class Recorder:
         hooks = []
         names = self._names()
         if accumulate:
-            for order, leaf in enumerate(_leaves(outputs)):
-                key = self._key(leaf, order)
+            twins: dict[str, int] = {}
+            for leaf in _leaves(outputs):
+                shape = str(list(leaf.shape))
+                twins[shape] = twins.get(shape, -1) + 1
+                key = self._key(leaf, f"{shape} {twins[shape]}")
 
                 def took(grad: torch.Tensor, key: str = key) -> None:
                     call["grads"][key] = _keep(grad)
@@ -123,7 +127,7 @@ class Recorder:
             self._depth -= 1
             for hook in hooks:
                 hook.remove()
-        call["after"] = time.perf_counter() - self.began
+        call["after"] = time.process_time() - self.began
         if not accumulate:
             for order, grad in enumerate(result):
                 call["grads"][f"input {order}"] = None if grad is None else _keep(grad)
@@ -134,11 +138,11 @@ class Recorder:
     def before(self, outputs: Any, args: tuple[Any, ...]) -> None:
         """For the runs that need only the loss."""
 
-    def _key(self, leaf: torch.Tensor, order: int) -> str:
+    def _key(self, leaf: torch.Tensor, place: str) -> str:
         """Parameters by the order they were made in; other leaves by the order the graph holds them in."""
         if id(leaf) in self.parameters:
             return f"parameter {self.parameters[id(leaf)][0]}"
-        return f"leaf {order} {list(leaf.shape)}"
+        return f"leaf {place}"
 
     def _names(self) -> dict[int, str]:
         """What the program calls its leaves, for people."""

@@ -79,8 +79,12 @@ class Runner:
 
     def close(self) -> None:
         if self._host is not None:
-            self._host.kill()
-            self._host.wait()
+            self._host.terminate()
+            try:
+                self._host.wait(5)
+            except subprocess.TimeoutExpired:
+                self._host.kill()
+                self._host.wait()
             self._host = None
         self.scratch.close()
 
@@ -135,6 +139,11 @@ class Runner:
         if raw.get("error"):
             real(raw["error"].get("stack") or [])
             raw["error"]["message"] = raw["error"]["message"].replace(str(tree), str(self.scratch.root))
+        for conflict in raw.get("conflicts", ()):
+            for part in (conflict.get("saved") or {}, conflict.get("backward") or {}, *conflict["writes"]):
+                real([part] if part.get("file") else [])
+                real(part.get("stack") or [])
+            real(conflict["culprits"])
         known = {"outcome", "calls", "error", "state"}
         extra = {k: v for k, v in raw.items() if k not in known}
         extra["live"] = [(self.scratch.real(tree, f), n) for f, n in extra.get("live", [])]

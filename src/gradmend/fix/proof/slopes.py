@@ -27,11 +27,13 @@ def enter(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, ex
         forgive.nudge = nudge
         stack.enter_context(forgive)
     stack.enter_context(nudge)
+    nudge.watch_data()
     recorder._depth = 1  # the recorder's own hooks are not needed here
     finish.append(nudge.finish)
     run = torch.autograd.graph._engine_run_backward
 
     def engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        nudge.over = True
         extra["loss"] = _loss(outputs, args)
         extra["leaves"] = [list(t.shape) for _, t in nudge.leaves.values()]
         extra["float64"] = all(t.dtype == torch.float64 for t in outputs if isinstance(t, torch.Tensor))

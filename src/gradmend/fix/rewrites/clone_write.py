@@ -21,6 +21,9 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                 rank = RANK + nth + 10 * depth
                 for written in _written(statement):
                     name = tree.code(written)
+                    if isinstance(written, cst.Name) and not syntax.used_after(tree, statement, name):
+                        if not _used_within(statement, written):
+                            continue  # nobody would read the copy: the write would be lost
                     new = tree.replace(tree.before(statement, f"{name} = {name}.clone()"))
                     title = f"clone `{name}` before line {place.line} writes to it"
                     yield Candidate(title, "clone_write", rank, {place.file: new})
@@ -50,6 +53,14 @@ def _written(statement: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         if syntax.is_place(home) and text not in seen:
             seen.add(text)
             yield home
+
+
+def _used_within(statement: cst.CSTNode, written: cst.Name) -> bool:
+    """`return x.add_(1)` and `y = x.relu_()` hand the result on themselves."""
+    return not isinstance(statement, (cst.Expr, cst.AugAssign)) and not (
+        isinstance(statement, cst.Assign)
+        and any(syntax.root_name(t.target) == written.value for t in statement.targets)
+    )
 
 
 def _arguments(tree: Tree, statement: cst.CSTNode, file: str, line: int, rank: int) -> Iterator[Candidate]:

@@ -65,7 +65,7 @@ def _open(text: str) -> Iterator[list[str]]:
     if not isinstance(line, cst.SimpleStatementLine):
         return
     statement = line.body[0]
-    for _, cuts in rebound(tree, statement):
+    for _, cuts in rebound(tree, statement, alone=True):
         yield [tree.replace(*cuts).rstrip()]
     for _, new in forms(tree, statement):
         yield [new]

@@ -37,7 +37,7 @@ def _put_back(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cu
     if home is None:
         return
     item, header = home
-    for _, cuts in rebound(tree, statement):
+    for _, cuts in rebound(tree, statement, alone=True):
         (start, end, new), *rest = cuts
         if start != tree.span(statement)[0]:
             continue

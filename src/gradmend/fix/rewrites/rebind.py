@@ -25,10 +25,10 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     yield Candidate(f"{title} (line {place.line})", "rebind", rank, {place.file: new})
 
 
-def rebound(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cut]]]:
-    """Each way to make the writes of one statement out of place."""
+def rebound(tree: Tree, statement: cst.CSTNode, alone: bool = False) -> Iterator[tuple[str, list[Cut]]]:
+    """Each way to make the writes of one statement out of place. `alone`: what follows it is not known."""
     if isinstance(statement, cst.AugAssign):
-        yield from _augmented(tree, statement)
+        yield from _augmented(tree, statement, alone)
         return
     header = _header(statement)
     calls = [n for part in header for n in syntax.walk(part) if isinstance(n, cst.Call) and inplace_call(n)]
@@ -41,7 +41,11 @@ def rebound(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cut]
             cuts = [c for call in calls if _on_chain(chain, call) for c in plain_name(tree, call)]
             start, _ = tree.span(statement)
             target = tree.code(base)
+            if isinstance(base, cst.Name) and not alone and not syntax.used_after(tree, statement, base.value):
+                return  # nobody would read the result: the write would be lost
             yield f"rebind `{target}` to a new tensor", [(start, start, f"{target} = "), *cuts]
+            return
+        if not _has_user(tree, statement, calls):
             return
     # The result is used where it stands: drop the underscore, and keep the name bound to it if it is read again.
     every = [c for call in calls for c in plain_name(tree, call)]
@@ -57,10 +61,12 @@ def rebound(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cut]
             )
 
 
-def _augmented(tree: Tree, statement: cst.AugAssign) -> Iterator[tuple[str, list[Cut]]]:
+def _augmented(tree: Tree, statement: cst.AugAssign, alone: bool) -> Iterator[tuple[str, list[Cut]]]:
     target = tree.code(statement.target)
-    if not syntax.is_place(statement.target):
+    if not syntax.is_place(statement.target) or _detour(statement.target):
         return
+    if isinstance(statement.target, cst.Name) and not alone and not syntax.used_after(tree, statement, target):
+        return  # nobody would read the result: the write would be lost
     operator = tree.code(statement.operator).strip().removesuffix("=")
     start, _ = tree.span(statement)
     value_start, value_end = tree.span(statement.value)
@@ -71,6 +77,11 @@ def _augmented(tree: Tree, statement: cst.AugAssign) -> Iterator[tuple[str, list
     yield f"rebind `{target}` to a new tensor", [(start, value_end, new)]
     kept = f"{target} = ({target} {operator} {value}).to({target}.dtype)"
     yield f"rebind `{target}` to a new tensor of the same dtype", [(start, value_end, kept)]
+
+
+def _has_user(tree: Tree, statement: cst.CSTNode, calls: list[cst.Call]) -> bool:
+    """Is the result of a call an argument of another, rather than thrown away with the statement?"""
+    return any(isinstance(tree.parent(call), cst.Arg) for call in calls)
 
 
 def inplace_call(call: cst.Call) -> bool:
@@ -89,9 +100,11 @@ def plain_name(tree: Tree, call: cst.Call) -> list[Cut]:
     name = call.func.attr
     if name.value == "copy_" and len(call.args) >= 1:
         # `x.copy_(y)` has no out-of-place twin of that name; the value itself is.
-        start, _ = tree.span(call)
+        start, end = tree.span(call)
         inner = tree.code(call.args[0].value)
-        return [(start, tree.span(call)[1], inner if syntax.is_place(call.args[0].value) else f"({inner})")]
+        bare = isinstance(tree.parent(call), (cst.Expr, cst.Assign, cst.Return, cst.Arg))
+        loose = isinstance(call.args[0].value, (cst.BinaryOperation, cst.UnaryOperation, cst.IfExp, cst.Lambda))
+        return [(start, end, inner if bare or not loose else f"({inner})")]
     _, end = tree.span(name)
     return [(end - 1, end, "")]
 

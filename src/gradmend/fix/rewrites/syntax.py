@@ -124,16 +124,39 @@ def same_names(tree: Tree, scope: cst.CSTNode, name: str) -> list[cst.Name]:
     return out
 
 
+def is_read(tree: Tree, name: cst.Name) -> bool:
+    """Is this use of a name a read (and not the target of an assignment, a loop or a del)?"""
+    above = tree.parent(name)
+    if isinstance(above, (cst.AssignTarget, cst.Del)):
+        return False
+    if isinstance(above, (cst.For, cst.CompFor, cst.NamedExpr, cst.AnnAssign)) and above.target is name:
+        return False
+    if isinstance(above, cst.Element):
+        holder = tree.parent(above)
+        outer = tree.parent(holder) if holder is not None else None
+        return not isinstance(outer, (cst.AssignTarget, cst.For, cst.CompFor))
+    return not isinstance(above, (cst.Param, cst.NameItem))
+
+
 def used_after(tree: Tree, statement: cst.CSTNode, name: str) -> bool:
-    """Is the name read after this statement, or around the loop it stands in?"""
+    """Is the name read after this statement, or earlier in the loop it stands in, unless the loop binds it anew?"""
     scope = tree.scope(statement)
-    end = tree.span(statement)[1]
-    loop = next((n for n in tree.up(statement) if isinstance(n, (cst.For, cst.While))), None)
-    first = tree.span(loop)[0] if loop is not None else end
     own = tree.span(statement)
-    return any(
-        tree.span(n)[0] >= first and not own[0] <= tree.span(n)[0] < own[1] for n in same_names(tree, scope, name)
-    )
+    first = own[1]
+    for loop in tree.up(statement):
+        if isinstance(loop, cst.While) or (isinstance(loop, cst.For) and name not in _bound(loop)):
+            first = tree.span(loop)[0]
+        if isinstance(loop, (cst.FunctionDef, cst.For, cst.While)):
+            break
+    for use in same_names(tree, scope, name):
+        at = tree.span(use)[0]
+        if at >= first and not own[0] <= at < own[1] and is_read(tree, use):
+            return True
+    return False
+
+
+def _bound(loop: cst.For) -> set[str]:
+    return {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
 
 
 def events(facts: Facts) -> Iterator[tuple[int, Event]]:

@@ -1,0 +1,73 @@
+"""`gradmend fix SCRIPT`: find the conflict, edit the source, prove the edit, and show or write it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from gradmend.errors import UsageError
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "fix",
+        help="edit the source so that plain PyTorch computes the right gradient, and prove it",
+        usage="gradmend fix [--write] [--steps N] [--report OUT.json] [--unsafe] [--time-limit S] SCRIPT [ARGS...]",
+        description="Runs the program in scratch copies, tries edits, and accepts one whose losses and gradients equal "
+        "those that the original meant. Prints the diff and its proof; --write applies it.",
+    )
+    parser.add_argument("--write", action="store_true", help="apply the proven edit to the files")
+    parser.add_argument("--steps", type=int, default=50, metavar="N", help="backward calls to compare (50)")
+    parser.add_argument("--report", metavar="OUT.json", help="write what was learned as JSON")
+    parser.add_argument("--unsafe", action="store_true", help="also offer (and with --write apply) an unproven edit")
+    parser.add_argument("--time-limit", type=float, default=60, metavar="S", help="seconds for each trial run (60)")
+    parser.add_argument("program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.program:
+        raise UsageError("no program given: gradmend fix SCRIPT [ARGS...]")
+    script, *argv = args.program
+    if script.startswith("-"):
+        raise UsageError(f"unknown option {script}: options of gradmend come before the script")
+    if args.steps < 1:
+        raise UsageError("--steps must be at least 1")
+    if not os.path.isfile(script):
+        raise UsageError(f"can't read {script}: no such file")
+    folder = os.path.dirname(os.path.abspath(args.report)) if args.report else None
+    if folder and not os.path.isdir(folder):
+        raise UsageError(f"can't write {args.report}: there is no folder {folder}")
+    _readable(script)
+    from gradmend.fix.session import fix
+
+    try:
+        outcome = fix(
+            Path(script),
+            argv,
+            steps=args.steps,
+            seconds=args.time_limit,
+            write=args.write,
+            unsafe=args.unsafe,
+            colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+        )
+    except KeyboardInterrupt:
+        print("gradmend: stopped; nothing was changed", file=sys.stderr)
+        return 130
+    if args.report:
+        Path(args.report).write_text(json.dumps(outcome.report, indent=2) + "\n", encoding="utf-8")
+    return outcome.code
+
+
+def _readable(script: str) -> None:
+    from gradmend.fix.text import read
+
+    text = read(script)
+    try:
+        compile(text.text, script, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as why:
+        line = getattr(why, "lineno", None)
+        raise UsageError(f"{script}{f', line {line}' if line else ''}: {why.args[0]}: Python can't run it either") from None

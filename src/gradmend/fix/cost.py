@@ -1,0 +1,62 @@
+"""What a proven fix costs per step: bytes the forward holds, and processor time, both measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradmend.fix.proof.runs import Run, Runner
+
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    bytes: int | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.bytes is not None:
+            parts.append(f"{_signed(self.bytes)} held by the forward")
+        if self.seconds is not None:
+            timed = f"{1e3 * self.seconds:+.2f} ms per step" if self.seconds else "no time that can be measured"
+            parts.append(timed)
+        return ", ".join(parts) or "not measurable: the original never ran through"
+
+
+def measure(runner: Runner, sources: Mapping[str, bytes], retain: bool = False) -> Cost:
+    """The edited program against the original, both with PyTorch's check of saved tensors off."""
+    before = runner.run({}, "memory").extra.get("bytes")
+    after = runner.run(sources, "memory").extra.get("bytes")
+    extra = after - before if before is not None and after is not None else None
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(_ROUNDS):
+        for edited in (False, True):
+            run = runner.run(sources if edited else {}, "unchecked", retain=retain)
+            step = _step(run)
+            if step is None:
+                return Cost(extra)
+            times[edited].append(step)
+    more = min(times[True]) - min(times[False])
+    noise = max(max(t) - min(t) for t in times.values())
+    return Cost(extra, more if abs(more) > noise else 0.0)
+
+
+def _step(run: Run) -> float | None:
+    """Processor seconds from one backward's end to the next; of a single step, from the start to its end."""
+    ends = [c["after"] for c in run.calls if "after" in c]
+    if not run.ran or not ends:
+        return None
+    if len(ends) == 1:
+        return float(ends[0])
+    return float(min(b - a for a, b in zip(ends, ends[1:], strict=False)))
+
+
+def _signed(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KB", "MB"):
+        if abs(size) < 1024 or unit == "MB":
+            return f"{size:+.0f} {unit}" if unit == "bytes" else f"{size:+.1f} {unit}"
+        size /= 1024
+    return f"{size:+.1f} GB"

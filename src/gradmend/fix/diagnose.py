@@ -1,0 +1,62 @@
+"""What is wrong with a program now: facts for the rewrites, from trial runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmend.fix.facts import Event, Facts, Place, from_json
+from gradmend.fix.proof.forgive_words import refused
+from gradmend.fix.proof.runs import Run, places
+
+SECOND = "backward through the graph a second time"
+CHANGED = "modified by an inplace operation"
+
+
+def harmful(healed: Run) -> list[dict[str, Any]]:
+    """Conflicts that change a gradient, then those PyTorch refuses for nothing."""
+    found: list[dict[str, Any]] = healed.extra.get("conflicts", [])
+    return sorted(found, key=lambda c: c["kind"] == "refused-but-right")
+
+
+def weight(healed: Run) -> tuple[int, int]:
+    """How much is left to do: places, and how often."""
+    found = harmful(healed)
+    return len(found), sum(c.get("times") or 1 for c in found)
+
+
+def is_second(run: Run) -> bool:
+    return bool(run.error) and SECOND in str((run.error or {}).get("message"))
+
+
+def is_refused(run: Run) -> bool:
+    return bool(run.error) and refused(str((run.error or {}).get("message")))
+
+
+def is_changed(run: Run) -> bool:
+    return bool(run.error) and CHANGED in str((run.error or {}).get("message"))
+
+
+def facts_of(plain: Run, healed: Run | None) -> list[Facts]:
+    """Every conflict now known, the one to fix first in front."""
+    found: list[Facts] = []
+    if is_refused(plain):
+        error = plain.error or {}
+        event = Event(chain=plain.chain(), direct=error.get("direct", True))
+        found.append(Facts(message=str(error.get("message")), writes=(event,), forward=True))
+    elif is_second(plain):
+        calls = {places(c["stack"]): None for c in plain.calls}
+        events = tuple(Event("backward", None, chain) for chain in calls)
+        message = str((plain.error or {}).get("message"))
+        found.append(Facts(message=message, writes=events, backward=plain.chain(), second=True))
+    for conflict in harmful(healed) if healed else ():
+        found.append(from_json(conflict, _backward(conflict, healed)))
+    return found
+
+
+def _backward(conflict: dict[str, Any], healed: Run | None) -> tuple[Place, ...]:
+    at = conflict.get("backward") or {}
+    for call in healed.calls if healed else ():
+        stack = call["stack"]
+        if any(f["file"] == at.get("file") and f["line"] == at.get("line") for f in stack):
+            return places(stack)
+    return ()

@@ -1,0 +1,251 @@
+"""The loop: diagnose, propose, prove, and on to the next conflict, until plain PyTorch runs it right."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gradmend.errors import UsageError
+from gradmend.fix import diagnose
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+from gradmend.fix.proof.compare import Verdict, compare
+from gradmend.fix.proof.judge import WORDS, Basis, Judge, measure
+from gradmend.fix.proof.runs import Run, Runner
+from gradmend.fix.proof.scratch import user_files
+from gradmend.fix.rewrites import propose
+from gradmend.fix.text import Text, read
+
+_DEPTH = 12  # conflicts fixed one after the other
+_TRIALS = 60  # candidates tried for one conflict
+
+
+@dataclass(slots=True)
+class Tried:
+    candidate: Candidate
+    verdict: Verdict
+    step: bool = False  # fixed this conflict, others are left
+
+
+@dataclass(slots=True)
+class Plan:
+    """The end of the story: what to change, how it was proven, or why nothing is."""
+
+    status: str  # clean, proven, unproven, stuck
+    message: str = ""
+    original: dict[str, Text] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # file -> new text, changed files only
+    chosen: list[Candidate] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
+    basis: Basis | None = None
+    verdict: Verdict | None = None
+    conflicts: list[dict[str, object]] = field(default_factory=list)
+    facts: Facts | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Planner:
+    def __init__(self, runner: Runner, tell: Callable[[str], None], seconds: float) -> None:
+        self.runner, self.tell = runner, tell
+        self.until = time.monotonic() + seconds
+        self.texts: dict[str, Text] = {}
+        self.tried: list[Tried] = []
+
+    def plan(self) -> Plan:
+        self.tell("running the program under plain PyTorch")
+        plain = self.runner.run({}, "plain")
+        self._load(plain)
+        done = self._not_ours(plain)
+        if done is not None:
+            return done
+        self.tell("healing it")
+        healed = self.runner.run({}, "heal")
+        known = diagnose.facts_of(plain, healed)
+        conflicts = healed.extra.get("conflicts", [])
+        if not known:
+            if plain.ran:
+                return Plan("clean", "nothing to fix: plain PyTorch computes the right gradient")
+            return Plan("stuck", f"the program fails for another reason: {plain.why}")
+        judge = self._judge(plain, healed, known)
+        if isinstance(judge, str):
+            return Plan("unproven", judge, self.texts, conflicts=conflicts, facts=known[0])
+        if plain.ran and judge.final(plain, {}).same:
+            return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
+        found = self._search(judge, Project({f: t.text for f, t in self.texts.items()}), plain, healed)
+        found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
+        found.basis, found.facts = judge.basis, known[0]
+        return found
+
+    # -- first looks -------------------------------------------------------------------------------
+    def _load(self, plain: Run) -> None:
+        files = [f for f in plain.extra.get("files", []) if self.runner.scratch.editable(f)]
+        script = str(self.runner.scratch.script)
+        for file in dict.fromkeys([script, *user_files(files)]):
+            try:
+                self.texts[file] = read(file)
+                compile(self.texts[file].text, file, "exec", dont_inherit=True)
+            except SyntaxError as why:
+                raise UsageError(f"{file}:{why.lineno}: cannot parse: {why.msg}") from None
+            except UsageError:
+                if file == script:
+                    raise
+
+    def _not_ours(self, plain: Run) -> Plan | None:
+        if plain.outcome == "late":
+            seconds = f"{self.runner.seconds:g}"
+            return Plan("stuck", f"the program neither ends nor makes {self.runner.steps} backward calls in {seconds} s")
+        if plain.error and plain.error.get("type") == "EOFError":
+            return Plan("stuck", "the program asks for input, which a trial run has none of")
+        if plain.error and plain.error.get("type") == "PermissionError" and "trial run" in plain.error["message"]:
+            return Plan("stuck", plain.error["message"])
+        ours = diagnose.is_refused(plain) or diagnose.is_second(plain) or diagnose.is_changed(plain)
+        if plain.error and not ours:
+            return Plan("stuck", f"the program fails for another reason: {plain.why}")
+        return None
+
+    # -- the oracle --------------------------------------------------------------------------------
+    def _judge(self, plain: Run, healed: Run, known: list[Facts]) -> Judge | str:
+        """The oracle for this program, or why there is none."""
+        self.tell("looking for an oracle")
+        if diagnose.is_refused(plain):
+            if self._is_update(plain):
+                oracle = self.runner.run({}, "forgive")
+                return Judge(self.runner, "update", oracle, plain) if oracle.ran else f"no oracle: {oracle.why}"
+            return self._differences(plain)
+        retain = diagnose.is_second(plain) or diagnose.is_second(healed)
+        if retain:
+            healed = self.runner.run({}, "heal", retain=True)
+        copies = self.runner.run({}, "copies", retain=retain)
+        basis: Basis = "retained" if retain else "healed"
+        if not copies.ran:
+            return f"no oracle: {copies.why}" if not healed.ran else Judge(self.runner, basis, healed, plain)
+        again = self.runner.run({}, "copies", retain=retain)
+        twice = compare(copies, again)
+        if not twice.same:
+            return f"the program is not deterministic: between two runs {twice.why}"
+        live = {tuple(p) for p in copies.extra.get("live", [])}
+        hidden = any((p.file, p.line) in live for f in known for w in f.writes for p in w.chain[:1])
+        if hidden:
+            return self._differences(plain)
+        if healed.ran:
+            if compare(copies, healed).same:
+                return Judge(self.runner, basis, healed, plain)
+            return self._differences(plain)
+        # Healing refused. Copies are an oracle only if they changed what plain PyTorch computes.
+        if plain.ran and compare(copies, plain).same:
+            return self._differences(plain)
+        return Judge(self.runner, basis, copies, plain)
+
+    def _differences(self, plain: Run) -> Judge | str:
+        self.tell("measuring differences in float64")
+        slopes = measure(self.runner, {})
+        if isinstance(slopes, str):
+            return f"no oracle: {slopes}"
+        return Judge(self.runner, "differences", None, plain, slopes)
+
+    def _is_update(self, plain: Run) -> bool:
+        """Is the refused write an update or a first value of a parameter, rather than part of the forward?"""
+        if "leaf" not in str((plain.error or {}).get("message")):
+            return False
+        if any(not c.get("failed") for c in plain.calls):
+            return True
+        for place in plain.chain():
+            if re.search(r"__init__|init|reset|build|setup", place.function):
+                return True
+        return False
+
+    # -- the search --------------------------------------------------------------------------------
+    def _search(self, judge: Judge, project: Project, plain: Run, healed: Run) -> Plan:
+        chosen: list[Candidate] = []
+        for _ in range(_DEPTH):
+            found = self._one(judge, project, plain, healed)
+            if found is None:
+                return Plan("unproven", "no candidate was proven", chosen=chosen)
+            candidate, verdict, plain, healed = found
+            chosen.append(candidate)
+            project = project.edited(candidate.sources)
+            if verdict is not None:
+                changed = {f: s for f, s in project.sources.items() if s != self.texts[f].text}
+                return Plan("proven", sources=changed, chosen=chosen, verdict=verdict)
+        return Plan("unproven", f"more than {_DEPTH} conflicts one after the other", chosen=chosen)
+
+    def _one(
+        self, judge: Judge, project: Project, plain: Run, healed: Run
+    ) -> tuple[Candidate, Verdict | None, Run, Run] | None:
+        """Fix one conflict: a final, proven edit, or one after which less is left to fix."""
+        second_best: tuple[Candidate, Verdict, Run] | None = None
+        step: tuple[Candidate, Run, Run] | None = None
+        for facts in diagnose.facts_of(plain, healed)[:3]:
+            for candidate in propose(project, facts)[:_TRIALS]:
+                if time.monotonic() > self.until:
+                    break
+                self.tell(candidate.title)
+                sources = self._bytes(project.edited(candidate.sources))
+                trial = self.runner.run(sources, "plain")
+                verdict = judge.final(trial, sources)
+                self.tried.append(Tried(candidate, verdict))
+                if verdict.same and verdict.exact:
+                    return candidate, verdict, trial, healed
+                if verdict.same:
+                    if second_best is None and _tellable(candidate, verdict):
+                        second_best = candidate, verdict, trial
+                    continue
+                if step is None:
+                    after = self._progress(judge, sources, plain, trial, healed)
+                    if after is not None:
+                        self.tried[-1].step = True
+                        step = candidate, trial, after
+                        if second_best is None:
+                            break
+            if step is not None or second_best is not None:
+                break
+        if second_best is not None:
+            return second_best[0], second_best[1], second_best[2], healed
+        if step is not None:
+            return step[0], None, step[1], step[2]
+        return None
+
+    def _progress(self, judge: Judge, sources: dict[str, bytes], plain: Run, trial: Run, healed: Run) -> Run | None:
+        """Is less left to fix, and nothing changed so far? Then the healed run of the edited program."""
+        moved_on = diagnose.is_refused(plain) and not diagnose.is_refused(trial) or _other_line(plain, trial)
+        second = diagnose.is_second(plain) and not diagnose.is_second(trial)
+        if trial.error and not (
+            diagnose.is_refused(trial) or diagnose.is_second(trial) or diagnose.is_changed(trial)
+        ):
+            return None
+        after = self.runner.run(sources, "heal")
+        if not judge.so_far(after).same:
+            return None
+        if second or moved_on or diagnose.weight(after) < diagnose.weight(healed):
+            return after
+        return None
+
+    def _bytes(self, project: Project) -> dict[str, bytes]:
+        return {
+            f: self.texts[f].encode(s) for f, s in project.sources.items() if s != self.texts[f].text
+        }
+
+
+def _other_line(plain: Run, trial: Run) -> bool:
+    """Both forwards are refused, the edited one at another place."""
+    if not (diagnose.is_refused(plain) and diagnose.is_refused(trial)):
+        return False
+    a, b = plain.chain()[:1], trial.chain()[:1]
+    return bool(a and b) and (a[0].file, a[0].line) != (b[0].file, b[0].line)
+
+
+def _tellable(candidate: Candidate, verdict: Verdict) -> bool:
+    """May a fix be offered that leaves other things behind? A moved update may: it names what it applies.
+    Otherwise only if no parameter, buffer or output differs."""
+    parts = {c.partition(":")[0] for c in verdict.changed}
+    return candidate.kind == "move" or parts <= {"named"}
+
+
+def default_seconds(runner_seconds: float) -> float:
+    return 3 * runner_seconds
+
+
+__all__ = ["Plan", "Planner", "Tried", "Path"]

@@ -1,0 +1,139 @@
+"""Are two runs the same to rounding: every loss, every gradient, and what they leave behind?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradmend.fix.proof.runs import Run
+
+# Relative to the largest entry; the ops are the same, only their order of rounding may differ.
+_ROUNDING = {"torch.float64": 1e-10, "torch.float32": 2e-5, "torch.bfloat16": 2e-2, "torch.float16": 5e-3}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`same`: losses and gradients. `exact`: everything the program leaves behind and prints, too."""
+
+    same: bool
+    exact: bool = False
+    why: str = ""
+    changed: tuple[str, ...] = ()  # what an accepted edit leaves behind differently
+    calls: int = 0
+    gradients: int = 0
+
+
+def compare(oracle: Run, trial: Run, partial: bool = False) -> Verdict:
+    """`partial`: the trial may stop early, and what it did until then must agree."""
+    if not trial.ran and not partial:
+        return Verdict(False, why=trial.why)
+    ours, theirs = _whole(trial.calls), _whole(oracle.calls)
+    if len(ours) != len(theirs) and not (partial and len(ours) < len(theirs)):
+        return Verdict(False, why=f"it makes {len(ours)} backward calls, not {len(theirs)}")
+    if not theirs and not partial:
+        return Verdict(False, why="no backward call to compare")
+    gradients = 0
+    for number, (a, b) in enumerate(zip(ours, theirs, strict=False), 1):
+        told = _call(a, b, number)
+        if told:
+            return Verdict(False, why=told)
+        gradients += len(b["grads"])
+    changed = _state(trial, oracle)
+    return Verdict(True, not changed, changed=changed, calls=len(ours), gradients=gradients)
+
+
+def _whole(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [c for c in calls if not c.get("failed")]
+
+
+def _call(trial: dict[str, Any], oracle: dict[str, Any], number: int) -> str:
+    slack = max((_ROUNDING.get(d, 2e-5) for d in oracle["dtype"]), default=2e-5)
+    for a, b in zip(trial["roots"], oracle["roots"], strict=False):
+        gap = _gap(a, b, _top(b))
+        if gap > slack:
+            return f"the loss of backward call {number} changes by {_percent(gap)}"
+    mine, theirs = _keyed(trial, oracle)
+    top = max((_top(g) for g in theirs.values() if g is not None), default=0.0)
+    worst, where = 0.0, ""
+    for key in {**theirs, **mine}:
+        a, b = mine.get(key), theirs.get(key)
+        if a is None and b is None:
+            continue
+        if a is None or b is None:
+            given = a if b is None else b
+            if given is None or _top(given) <= slack * top:
+                continue
+            gap = float("inf")
+        else:
+            gap = _gap(a, b, max(_top(b), 1e-3 * top))
+        if gap > worst:
+            worst, where = gap, oracle.get("names", {}).get(key) or trial.get("names", {}).get(key) or key
+    if worst > slack:
+        return f"the gradient of {where} in backward call {number} changes by {_percent(worst)}"
+    return ""
+
+
+def _keyed(trial: dict[str, Any], oracle: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Leaves that are no parameters go by their name where both runs have it, else by their place."""
+    mine, theirs = dict(trial["grads"]), dict(oracle["grads"])
+    for run, grads in ((trial, mine), (oracle, theirs)):
+        names = run.get("names", {})
+        for key in list(grads):
+            if key.startswith("leaf") and names.get(key, key) != key:
+                grads[f"leaf {names[key]}"] = grads.pop(key)
+    return mine, theirs
+
+
+def _top(values: Any) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
+
+
+def _gap(a: Any, b: Any, scale: float) -> float:
+    if a.shape != b.shape:
+        return float("inf")
+    both = np.isnan(a) & np.isnan(b) | (a == b)
+    apart = np.abs(np.where(both, 0.0, a - b))
+    if np.isnan(apart).any():
+        return float("inf")
+    most = float(apart.max()) if apart.size else 0.0
+    return most / scale if scale else (0.0 if most == 0 else float("inf"))
+
+
+def _state(trial: Run, oracle: Run) -> tuple[str, ...]:
+    """What the edited program leaves behind differently: parameters and buffers, named tensors, its output."""
+    changed: list[str] = []
+    for part in ("modules", "named"):
+        mine, theirs = trial.state.get(part, {}), oracle.state.get(part, {})
+        for key, value in theirs.items():
+            other = mine.get(key)
+            if other is None:
+                if part == "modules":
+                    changed.append(f"{part}:{key}")
+            elif _gap(other, value, max(_top(value), 1e-6)) > 1e-4:
+                changed.append(f"{part}:{key}")
+    if not same_words(trial.stdout, oracle.stdout):
+        changed.append("output:")
+    return tuple(changed)
+
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\binf\b|\bnan\b)")
+
+
+def same_words(a: str, b: str) -> bool:
+    """The same printed text, with numbers equal to four digits."""
+    if a == b:
+        return True
+    if _NUMBER.sub("#", a) != _NUMBER.sub("#", b):
+        return False
+    mine = np.array([float(n) for n in _NUMBER.findall(a)])
+    theirs = np.array([float(n) for n in _NUMBER.findall(b)])
+    scale = max(1e-3, float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)))
+    return bool(np.allclose(mine, theirs, rtol=1e-4, atol=1e-5 * min(scale, 1.0), equal_nan=True))
+
+
+def _percent(gap: float) -> str:
+    return "a different set of values" if gap == float("inf") else f"{100 * gap:.3g}%"

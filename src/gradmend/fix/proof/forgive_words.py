@@ -1,0 +1,14 @@
+"""What PyTorch says when it refuses a write in the forward (2.8 to 2.13)."""
+
+REFUSALS = (
+    "a leaf Variable that requires grad",
+    "a view of a leaf Variable",
+    "is a view and is being modified inplace",
+    "is a view and its base or another view of its base has been modified inplace",
+    "can't detach views in-place",
+    "support automatic differentiation, but one of the arguments requires grad",
+)
+
+
+def refused(message: str) -> bool:
+    return any(text.lower() in message.lower() for text in REFUSALS)

@@ -1,0 +1,87 @@
+"""One call of `gradmend fix`, from the script's name to the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradmend.fix import show
+from gradmend.fix.apply import apply
+from gradmend.fix.cost import Cost, measure
+from gradmend.fix.plan import Plan, Planner
+from gradmend.fix.proof.runs import Runner
+
+_ALL_TRIALS = 3  # times the limit of one trial, for all of them together
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    report: dict[str, Any]
+
+
+def fix(
+    script: Path, argv: list[str], *, steps: int, seconds: float, write: bool, unsafe: bool, colour: bool
+) -> Outcome:
+    cost: Cost | None = None
+    with _progress() as tell, Runner(script, argv, Path.cwd(), steps, seconds) as runner:
+        planner = Planner(runner, tell, _ALL_TRIALS * seconds)
+        plan = planner.plan()
+        if plan.status == "proven":
+            tell("measuring the cost")
+            encoded = {f: plan.original[f].encode(s) for f, s in plan.sources.items()}
+            cost = measure(runner, encoded, retain=plan.basis == "retained")
+    patch = show.diff(plan.original, plan.sources)
+    wanted = plan.status == "proven" or (unsafe and plan.status == "unproven" and bool(plan.sources))
+    if patch and (wanted or plan.status == "unproven"):
+        _print_diff(patch, colour)
+    written = False
+    if wanted and write:
+        apply(plan.original, plan.sources)
+        written = True
+    code = _say(plan, cost, written, wanted)
+    return Outcome(code, show.as_json(plan, cost, patch, written))
+
+
+def _say(plan: Plan, cost: Cost | None, written: bool, wanted: bool) -> int:
+    if plan.status == "clean":
+        print(plan.message)
+        return 0
+    if plan.status == "proven":
+        print(show.proof(plan, cost), end="")
+        if written:
+            print(f"written: {', '.join(sorted(plan.sources))}")
+        return 0
+    if plan.status == "stuck":
+        print(f"gradmend: {plan.message}; nothing was changed", file=sys.stderr)
+        return 1
+    print(show.stuck(plan), end="")
+    print("unproven: " + ("written because of --unsafe" if written else "nothing was changed"))
+    return 1
+
+
+def _print_diff(patch: str, colour: bool) -> None:
+    if not colour:
+        sys.stdout.write(patch)
+        return
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    Console().print(Syntax(patch, "diff", background_color="default"))
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A line on stderr that says what is tried; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        yield lambda text: status.update(text)

@@ -1,0 +1,125 @@
+"""A plan in words: the diff, the proof, what else was tried; and the same as a Session's JSON."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from typing import Any
+
+from gradmend.fix.cost import Cost
+from gradmend.fix.plan import Plan, Tried
+from gradmend.fix.proof.judge import WORDS
+from gradmend.fix.text import Text
+
+_MOST_REJECTED = 6
+
+
+def diff(original: dict[str, Text], sources: dict[str, str]) -> str:
+    """A unified diff that `patch -p1` takes, with names relative to here where they are below."""
+    out: list[str] = []
+    for file, new in sources.items():
+        name = os.path.relpath(file) if not os.path.relpath(file).startswith("..") else file.lstrip("/")
+        old = original[file].text
+        for line in difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+        ):
+            out.append(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n")
+    return "".join(out)
+
+
+def proof(plan: Plan, cost: Cost | None) -> str:
+    """The paragraph under the diff."""
+    assert plan.verdict is not None and plan.basis is not None
+    lines = [f"fix: {'; then '.join(c.title for c in plan.chosen)}"]
+    calls, gradients = plan.verdict.calls, plan.verdict.gradients
+    what = f"{calls} backward call{'s' * (calls != 1)}, {gradients} gradient{'s' * (gradients != 1)}"
+    if plan.basis == "differences":
+        lines.append(f"proven: the first backward call, {gradients} leaves, agrees with {WORDS[plan.basis]}")
+    else:
+        lines.append(f"proven: {what} equal to rounding to {WORDS[plan.basis]}")
+    if plan.verdict.exact and plan.basis != "differences":
+        lines.append("        parameters, buffers and printed output are equal as well")
+    for name in plan.verdict.changed[:5]:
+        lines.append(f"told: {changed_words(name)}")
+    if cost is not None:
+        lines.append(f"cost: {cost}")
+    lines += [f"note: {n}" for n in dict.fromkeys(c.note for c in plan.chosen if c.note)]
+    rejected = [t for t in plan.tried if not t.verdict.same and not t.step]
+    lines += [f"rejected: {line}" for line in _reasons(rejected)]
+    return "\n".join(lines) + "\n"
+
+
+def changed_words(change: str) -> str:
+    part, _, name = change.partition(":")
+    if part == "output":
+        return "the program prints other values than under healing"
+    if part == "named":
+        return f"`{name}` holds another value at the end than under healing"
+    return f"{name} ends with other values: the moved update applies the gradients that are there when it runs now"
+
+
+def _reasons(tried: list[Tried]) -> list[str]:
+    lines = [f"{t.candidate.title}: {t.verdict.why.splitlines()[0][:160]}" for t in tried[:_MOST_REJECTED]]
+    if len(tried) > _MOST_REJECTED:
+        lines.append(f"and {len(tried) - _MOST_REJECTED} more")
+    return lines
+
+
+def stuck(plan: Plan) -> str:
+    """Found, and not proven."""
+    lines = [plan.message]
+    if plan.facts is not None:
+        lines.insert(0, f"found: {plan.facts.message.splitlines()[0]}")
+    lines += [f"rejected: {line}" for line in _reasons([t for t in plan.tried if not t.verdict.same])]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(plan: Plan, cost: Cost | None, patch: str, written: bool) -> dict[str, Any]:
+    """A Session with the fixes in its conflicts."""
+    status = {"proven": "proven", "unproven": "unproven"}.get(plan.status, "failed")
+    fixes = []
+    if plan.chosen:
+        title = "; then ".join(c.title for c in plan.chosen)
+        note = proof(plan, cost) if plan.verdict is not None else plan.message
+        fixes.append({"title": title, "diff": patch, "status": status, "note": note, "edits": []})
+    for t in plan.tried:
+        if not t.verdict.same and not t.step:
+            why = t.verdict.why
+            fixes.append({"title": t.candidate.title, "diff": "", "status": "failed", "note": why, "edits": []})
+    conflicts: list[dict[str, Any]] = [dict(c) for c in plan.conflicts]
+    if not conflicts and plan.facts is not None:
+        conflicts = [_conflict(plan)]
+    if conflicts:
+        conflicts[0]["fixes"] = fixes
+    outcome = {"clean": "clean", "proven": "conflict", "unproven": "conflict"}.get(plan.status, "failed")
+    error = None if plan.status in ("clean", "proven") else {"type": "fix", "message": plan.message}
+    return {
+        "schema": 1,
+        "outcome": outcome,
+        "conflicts": conflicts,
+        "error": error,
+        "fix": {
+            "status": plan.status,
+            "written": written,
+            "oracle": plan.basis,
+            "extra_bytes": cost.bytes if cost else None,
+            "extra_seconds": cost.seconds if cost else None,
+            "files": sorted(plan.sources),
+        },
+    }
+
+
+def _conflict(plan: Plan) -> dict[str, Any]:
+    facts = plan.facts
+    assert facts is not None
+    places = [w.chain[0] for w in facts.writes if w.chain]
+    return {
+        "rule": facts.rule,
+        "kind": facts.kind,
+        "message": facts.message.splitlines()[0],
+        "culprits": [{"file": p.file, "line": p.line, "op": ""} for p in places],
+        "saved": None,
+        "writes": [],
+        "backward": None,
+        "healed_bytes": 0,
+    }
