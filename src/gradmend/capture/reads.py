@@ -21,12 +21,22 @@ _RAW = "_raw_saved_"
 @cache
 def table() -> dict[str, dict[str, list[Condition]]]:
     """Node name -> slot -> the conditions under which it is not read; {} holds always."""
-    text = files("gradmend.capture").joinpath("reads.json").read_text()
-    nodes: dict[str, dict[str, Any]] = json.loads(text)["unread"]
+    page = json.loads(files("gradmend.capture").joinpath("reads.json").read_text())
+    nodes: dict[str, dict[str, Any]] = page["unread"]
+    # Measured on one release. On another, only what every release has had: BatchNorm's running statistics.
+    measured = _release(page["torch"]) == _release(torch.__version__)
     return {
-        node: {slot: [{}] if when == "always" else when for slot, when in slots.items()}
+        node: {
+            slot: [{}] if when == "always" else when
+            for slot, when in slots.items()
+            if measured or slot.startswith("running_")
+        }
         for node, slots in nodes.items()
     }
+
+
+def _release(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def is_read(node: Any, slot: str | None, device: str = "cpu") -> bool:

@@ -1,0 +1,239 @@
+"""Makes src/gradmend/capture/reads.json: the saved slots which backward does not read.
+
+    python tools/make_reads.py [--check] [--only OP ...] [--raw OUT.jsonl]
+
+Each op of PyTorch's own op database runs in a forked process with a time limit, since an index out of range can
+kill one. A slot is listed only when no observation contradicts it and at least ENOUGH support it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import re
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from reads_extra import PROGRAMS
+from reads_observe import observe, variants
+
+from gradmend.story.knowledge._entries import by_node
+
+OUT = Path(__file__).parents[1] / "src/gradmend/capture/reads.json"
+ENOUGH = 6  # observations in support, each of several corruptions
+SAMPLES = 30  # per op and dtype, drawn at random: a stride could miss one value of a flag
+SECONDS = 120.0
+
+Seen = dict[str, Any]
+
+# Nodes of devices that this machine may lack. Their backward takes a `training` flag and, in training, works from
+# the batch statistics it saved itself; outside training it refuses to run.
+BY_SOURCE = {
+    "CudnnBatchNormBackward0": {"running_mean": [{"training": True}], "running_var": [{"training": True}]},
+    "MiopenBatchNormBackward0": {"running_mean": [{"training": True}], "running_var": [{"training": True}]},
+}
+
+
+def of_op(op: Any) -> Iterator[Seen]:
+    for dtype in (torch.float64, torch.complex128, torch.float32):
+        if dtype not in op.supported_backward_dtypes("cpu"):
+            continue
+        samples = list(op.sample_inputs("cpu", dtype, requires_grad=True))
+        random.Random(0).shuffle(samples)
+        for sample in samples[:SAMPLES]:
+            for given, args, kwargs, leaves in variants(sample.input, sample.args, sample.kwargs):
+                if not leaves:
+                    continue
+
+                def call(given: Any = given, args: Any = args, kwargs: Any = kwargs, s: Any = sample) -> Any:
+                    return s.output_process_fn_grad(op(given, *args, **kwargs))
+
+                try:
+                    yield from observe(call, leaves)
+                except (RuntimeError, TypeError, ValueError, IndexError):
+                    continue  # this sample has no gradient in this variant
+
+
+def of_program(program: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]]) -> Iterator[Seen]:
+    for seed in range(ENOUGH):
+        torch.manual_seed(seed)
+        fn, leaves = program()
+        yield from observe(fn, leaves)
+
+
+def forked(work: Callable[[], Iterator[Seen]]) -> tuple[list[Seen], str]:
+    """What work() yields, from a process of its own, as far as it came; and how it ended."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            with os.fdopen(writer, "w") as out:
+                for seen in work():
+                    out.write(json.dumps(seen) + "\n")
+                    out.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    os.close(writer)
+    data, deadline = b"", time.monotonic() + SECONDS
+    ended = "done"
+    while True:
+        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            os.kill(pid, signal.SIGKILL)
+            ended = "time limit"
+            break
+        chunk = os.read(reader, 1 << 16)
+        if not chunk:
+            break
+        data += chunk
+    os.close(reader)
+    status = os.waitpid(pid, 0)[1]
+    if ended == "done" and status:
+        ended = f"killed by signal {status & 127}" if status & 127 else "an exception"
+    whole = data[: data.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], ended
+
+
+def conclude(observations: list[Seen]) -> dict[str, dict[str, Any]]:
+    """The slots not read, with the conditions under which they are not."""
+    groups: dict[tuple[str, str], list[Seen]] = collections.defaultdict(list)
+    for seen in observations:
+        groups[seen["node"], seen["slot"]].append(seen)
+    table: dict[str, dict[str, Any]] = {}
+    for (node, slot), group in sorted(groups.items()):
+        when = [c for c in unread_when(group) if not contradicts(node, slot, c)]
+        if when:
+            table.setdefault(node, {})[slot] = "always" if when == [{}] else when
+    return table
+
+
+def unread_when(group: list[Seen]) -> list[dict[str, bool]]:
+    if not any(s["read"] for s in group):
+        return [_and_double({}, group)] if len(group) >= ENOUGH else []
+    # A gradient that nobody asks for, or BatchNorm's flag: other flags that part the samples do so by chance.
+    names = {f for s in group for f in s["features"]}
+    chances = [{n: False} for n in sorted(names) if n.startswith("needs_")]
+    if group[0]["slot"].startswith("running_"):
+        chances.append({"training": True})
+    found = []
+    for chance in chances:
+        part = [s for s in group if chance.items() <= s["features"].items()]
+        if len(part) >= ENOUGH and not any(s["read"] for s in part):
+            found.append(_and_double(chance, part))
+    return found
+
+
+def contradicts(node: str, slot: str, condition: dict[str, bool]) -> bool:
+    """Does the formula itself leave room for a read that no sample showed?
+
+    Trusted are formulas that give the slot to a hand-written ..._backward(), which may take it for its shape.
+    A formula that computes with the slot in plain sight reads it, if only for some values; one that has several
+    output gradients was not seen with all of them; and the backward of a backward was seen too seldom.
+    """
+    entry = by_node().get(node)
+    if entry is None or "backward" in entry.op:
+        return True
+    inputs = [name for name in entry.tensors if any(name in f.inputs for f in entry.formulas)]
+    idle = {inputs[int(k[6:])] for k, v in condition.items() if k.startswith("needs_") and not v}
+    for formula in entry.readers(slot):
+        if set(formula.inputs) <= idle:
+            continue  # nobody asks for this gradient
+        if re.search(r"\bgrads\[|\bgrad_(?!input_mask)\w+", formula.text):
+            return True
+        rest = re.sub(
+            rf"\b(?:expand_as|reshape_as)\({slot}\)|\bat::{slot}\(|\b{slot}\.(?:dim|sym_size)\(",
+            "(",
+            formula.text,
+        )
+        rest = re.sub(r"\b\w*_backward(?:_symint)?\(.*\)", "", rest)
+        if re.search(rf"\b{slot}\b", rest):
+            return True
+    return False
+
+
+def _and_double(condition: dict[str, bool], part: list[Seen]) -> dict[str, bool]:
+    """Unread by a backward that is itself recorded too? Else the condition holds for plain backward only."""
+    known = [s["read_twice"] for s in part if s["read_twice"] is not None]
+    if len(known) >= ENOUGH and not any(known):
+        return condition
+    return {**condition, "grad_mode": False}
+
+
+def collect(only: list[str] | None) -> list[Seen]:
+    """Every observation of every job, or of these alone."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    jobs: list[tuple[str, Callable[[], Iterator[Seen]]]] = [
+        (op.formatted_name, lambda op=op: of_op(op)) for op in op_db if op.supports_autograd
+    ]
+    jobs += [(p.__name__, lambda p=p: of_program(p)) for p in PROGRAMS]
+    everything: list[Seen] = []
+    for name, work in jobs:
+        if only and name not in only:
+            continue
+        seen, ended = forked(work)
+        everything += seen
+        if ended != "done":
+            print(f"{name}: {ended} after {len(seen)} observations", file=sys.stderr)
+    return everything
+
+
+def _load(path: Path) -> list[Seen]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the committed table, write nothing"
+    )
+    parser.add_argument("--only", nargs="*", help="these ops alone; prints their table")
+    parser.add_argument("--raw", type=Path, help="keep every observation here")
+    parser.add_argument("--from", dest="known", type=Path, help="conclude from observations kept earlier")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    everything = collect(options.only) if not options.known else _load(options.known)
+    if options.raw:
+        options.raw.write_text("".join(json.dumps(s) + "\n" for s in everything))
+    unread = conclude(everything)
+    if options.only:
+        print(json.dumps(unread, indent=1))
+        return 0
+    for node, slots in BY_SOURCE.items():
+        unread.setdefault(node, {}).update(slots)
+    page = {
+        "torch": torch.__version__.split("+")[0],
+        "made_by": "tools/make_reads.py",
+        "unread": dict(sorted(unread.items())),
+    }
+    text = json.dumps(page, indent=1) + "\n"
+    if options.check:
+        same = OUT.read_text() == text
+        print("fresh" if same else "stale: run tools/make_reads.py")
+        return 0 if same else 1
+    OUT.write_text(text)
+    print(
+        f"{sum(map(len, unread.values()))} unread slots of {len(unread)} nodes, from {len(everything)} observations"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
