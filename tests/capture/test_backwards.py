@@ -92,6 +92,19 @@ def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
     assert not backwards.running
 
 
+def test_an_error_of_the_callback_does_not_hide_the_one_it_should_explain() -> None:
+    def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
+        raise KeyError("a bug of ours")
+
+    backwards.arm(failed=failed)
+    loss = torch.ones(3, requires_grad=True).exp().sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time") as caught:
+        loss.backward()
+    assert caught.value.__notes__ == ["gradmend could not explain this error: KeyError: 'a bug of ours'"]
+    assert caught.value.__context__ is None
+
+
 def test_results_are_bit_identical() -> None:
     def grads() -> list[torch.Tensor]:
         torch.manual_seed(0)

@@ -93,7 +93,7 @@ def arm(
             except BaseException as exc:
                 call.outcome = "failed"
                 if failed is not None:
-                    failed(call, exc, t_outputs)
+                    _hear(failed, call, exc, t_outputs)
                 raise
             finally:
                 running.remove(call)
@@ -118,6 +118,14 @@ def arm(
                 home._engine_run_backward = original
 
     _disarm = disarm
+
+
+def _hear(failed: Failed, call: BackwardCall, exc: BaseException, roots: Roots) -> None:
+    """An error of ours must not take the place of the one it should explain."""
+    try:
+        failed(call, exc, roots)
+    except Exception as ours:
+        exc.add_note(f"gradmend could not explain this error: {type(ours).__name__}: {ours}")
 
 
 def disarm() -> None:

@@ -110,6 +110,13 @@ def test_a_message_that_is_cut_off_is_still_known() -> None:
     assert any("cut off" in n for n in conflict.notes)
 
 
+def test_a_message_pasted_with_fences_and_quotes_is_read() -> None:
+    text = MESSAGE.format("torch.FloatTensor [5, 6]", ", which is output 0 of TBackward,", 2, 1)
+    fenced = text.replace("operation: ", "operation: \n```\n```\n> ").replace(" is at", "\n```\n is at")
+    conflict = from_text(fenced)
+    assert conflict is not None and conflict.rule == "GM104"
+
+
 def test_nodes_are_read_in_either_spelling() -> None:
     assert bare("ExpBackward0") == bare("Exp") == "Exp"
     assert op_from_node("ExpBackward0") == op_from_node("Exp") == "exp"

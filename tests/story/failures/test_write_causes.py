@@ -130,6 +130,16 @@ def test_an_error_of_another_kind_has_no_story(tmp_path: Path) -> None:
     )
 
 
+def test_wordings_of_older_releases_are_known() -> None:
+    for text, rule in [
+        ("leaf variable has been moved into the graph interior", "GM121"),
+        ("Output 0 of UnbindBackward is a view and is being modified inplace. This view is the output of a function that returns multiple views. Such", "GM122"),
+        ("Output 0 of BackwardHookFunctionBackward is a view and is being modified inplace. This view was created inside a custom Function (or", "GM127"),
+    ]:  # fmt: skip
+        conflict = diagnose(RuntimeError(text))
+        assert conflict is not None and conflict.rule == rule
+
+
 def test_the_line_in_a_library_and_the_users_line_are_both_told(tmp_path: Path) -> None:
     lib = tmp_path / "site-packages" / "helper_lib.py"
     lib.parent.mkdir()

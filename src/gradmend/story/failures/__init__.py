@@ -8,6 +8,6 @@ postmortem(exc, roots, ring)  which recorded Write caused a version mismatch    
 
 from __future__ import annotations
 
-from gradmend.story.failures.diagnosing import diagnose, remember
+from gradmend.story.failures.diagnosing import diagnose
 
-__all__ = ["diagnose", "remember"]
+__all__ = ["diagnose"]

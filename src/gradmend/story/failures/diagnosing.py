@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradmend.capture import backwards
 from gradmend.capture.backwards import BackwardCall
 from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
@@ -13,7 +12,6 @@ from gradmend.story.failures import graphs, second_backward, writes
 from gradmend.story.failures.scene import Scene, site_of
 from gradmend.story.failures.second_backward import CreationSite
 
-_KEPT = "__gradmend_conflict__"  # the attribute of an exception that is diagnosed already
 CAUSES = (*writes.CAUSES, *graphs.CAUSES)
 
 
@@ -32,9 +30,6 @@ def diagnose(
     """
     if not isinstance(exc, RuntimeError) or isinstance(exc, GradmendError):
         return None
-    known = getattr(exc, _KEPT, None)
-    if isinstance(known, Conflict):
-        return known
     where = at if at is not None else site_of(exc)
     text = str(exc)
     if second_backward.PATTERN.search(text):
@@ -42,13 +37,6 @@ def diagnose(
             return _freed_access(where)
         return second_backward.diagnose(where, roots=roots, history=history, creation_site=creation_site)
     return from_message(text, where)
-
-
-def remember(call: BackwardCall, exc: BaseException, roots: Sequence[Any]) -> None:
-    """For `backwards.arm(failed=remember)`: diagnose while the graph is alive, for a `diagnose(exc)` later on."""
-    conflict = diagnose(exc, history=backwards.history, roots=roots, at=call.site)
-    if conflict is not None:
-        setattr(exc, _KEPT, conflict)
 
 
 def from_message(text: str, where: Site) -> Conflict | None:

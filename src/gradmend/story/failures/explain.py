@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gradmend.errors import attached
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo
 from gradmend.story.failures import second_backward, versions
 from gradmend.story.failures.diagnosing import diagnose, from_message
@@ -35,10 +36,11 @@ def conflict_of(error: BaseException | str) -> Conflict | None:
         return from_text(error)
     seen: BaseException | None = error
     while seen is not None:
-        own = getattr(seen, "conflict", None)
-        if isinstance(own, Conflict):
-            return own
-        found = diagnose(seen) or _mismatch(str(seen), site_of(seen), Printed(str(seen), Site(), Site(), ""))
+        found = (
+            attached(seen)
+            or diagnose(seen)
+            or _mismatch(str(seen), site_of(seen), Printed(str(seen), Site(), Site(), ""))
+        )
         if found is not None:
             return found
         seen = seen.__cause__ or seen.__context__

@@ -64,7 +64,8 @@ def is_mismatch(text: str) -> bool:
 
 def read(text: str) -> Mismatch | None:
     """The facts in the message, or None where it has none (or is cut off)."""
-    found = _MISMATCH.search(" ".join(text.split()))
+    # People paste it with quote marks and code fences in between.
+    found = _MISMATCH.search(" ".join(re.sub(r"[`>*]", " ", text).split()))
     if found is None:
         return None
     kind = _TYPE.search(found["type"])

@@ -236,7 +236,8 @@ _VIEW = r"Output \d+ of (?P<maker>\w+) is a view and .{0,80}modified inplace"
 CAUSES: tuple[Cause, ...] = (
     cause(
         "GM121",
-        r"a (?P<view>view of a )?leaf Variable that requires grad (is being|has been) used in an in-place",
+        r"a (?P<view>view of a )?leaf Variable that requires grad (is being|has been) used in an in-place"
+        r"|leaf variable has been moved into the graph interior",  # up to PyTorch 1.5
         _leaf,
     ),
     cause(
