@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradmend.sparse import dynamo, tree
-from gradmend.sparse.dispatch import METHODS
+from gradmend.sparse.dispatch import METHODS, Op
 from gradmend.sparse.functions import (
     binary,
     compare,
@@ -35,7 +35,7 @@ OPERATIONS = (
     *(binary, compare, convert, dense, diagonal, einsum, extremes, index, join, layout, matmul, message),
     *(norm, reduce, select, shape, softmax, solve, spspmm, unary),
 )
-CONSTRUCTORS = {
+CONSTRUCTORS: dict[str, Op] = {
     "from_coo": coo.from_coo,
     "from_csr": compressed.from_csr,
     "from_csc": compressed.from_csc,

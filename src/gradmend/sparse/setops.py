@@ -43,6 +43,8 @@ def find(pattern: Pattern, keys: Tensor) -> tuple[Tensor, Tensor]:
 
 def _same_size(p: Pattern, q: Pattern) -> None:
     if p.size != q.size:
-        raise PatternError(f"patterns of the sizes {p.size} and {q.size} can't be combined: they must be equal.")
+        raise PatternError(
+            f"patterns of the sizes {p.size} and {q.size} can't be combined: they must be equal."
+        )
     if p.device != q.device:
         raise PatternError(f"one pattern is on {p.device}, the other on {q.device}: move one with .to().")

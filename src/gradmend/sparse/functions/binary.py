@@ -82,8 +82,14 @@ for _name, _f in (("floor_divide", torch.floor_divide), ("remainder", torch.rema
     implements(_name)(_modulo(_name, _f))
 for _name, _f in (("__floordiv__", torch.floor_divide), ("__mod__", torch.remainder)):
     implements(_name, also=(getattr(torch.Tensor, _name),))(_modulo(_name, _f))
+
+
+def _reversed(op: Op) -> Op:
+    return lambda a, b: op(b, a)
+
+
 for _name, _f in (("__rfloordiv__", torch.floor_divide), ("__rmod__", torch.remainder)):
-    implements(_name)(lambda a, b, _op=_modulo(_name, _f): _op(b, a))
+    implements(_name)(_reversed(_modulo(_name, _f)))
 
 
 @implements("pow", "__pow__", also=(torch.Tensor.__pow__, torch.Tensor.pow))
@@ -91,7 +97,11 @@ def pow(a: Any, b: Any) -> SparseTensor:
     if isinstance(b, SparseTensor):
         raise dense_result("x ** S", "x ** 0 = 1")
     if isinstance(b, Tensor):
-        if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active() and bool((b <= 0).any()):
+        if (
+            not torch.compiler.is_compiling()
+            and not torch._C._are_functorch_transforms_active()
+            and bool((b <= 0).any())
+        ):
             raise dense_result("S ** x", "0 ** x is 1 or inf where x is not positive")
         return a.like(a.values() ** (b if b.dim() == 0 else at_entries(a, b)))
     if b == 0:
@@ -157,11 +167,12 @@ def _union_op(f: Any) -> Op:
     return op
 
 
-for _f in (
+_g: Any
+for _g in (
     *(torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.hypot, torch.atan2, torch.logical_or),
     *(torch.logical_xor, torch.bitwise_or, torch.bitwise_xor),
 ):
-    implements(_f.__name__)(_union_op(_f))
+    implements(_g.__name__)(_union_op(_g))
 implements("__or__", also=(torch.Tensor.__or__,))(_union_op(torch.bitwise_or))
 implements("__xor__", also=(torch.Tensor.__xor__,))(_union_op(torch.bitwise_xor))
 

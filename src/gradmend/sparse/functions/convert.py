@@ -30,7 +30,20 @@ def _values_method(name: str) -> Op:
 
 
 for _name in (
-    *("float", "double", "half", "bfloat16", "int", "long", "short", "bool", "cfloat", "cdouble", "char", "byte"),
+    *(
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "int",
+        "long",
+        "short",
+        "bool",
+        "cfloat",
+        "cdouble",
+        "char",
+        "byte",
+    ),
     *("cpu", "cuda", "clone", "detach", "contiguous", "pin_memory"),
 ):
     implements(_name)(_values_method(_name))

@@ -20,7 +20,9 @@ def take_diagonal(S: SparseTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
     """Of a matrix (or a batch of them): a dense vector."""
     b = S.batch_dims
     if S.pattern.ndim != 2 or {dim1 % S.ndim, dim2 % S.ndim} != {b, b + 1}:
-        raise SparseError(f"diagonal is over the two sparse dimensions; S of the shape {tuple(S.shape)} was given ({dim1}, {dim2}).")
+        raise SparseError(
+            f"diagonal is over the two sparse dimensions; S of the shape {tuple(S.shape)} was given ({dim1}, {dim2})."
+        )
     if dim1 % S.ndim > dim2 % S.ndim:
         offset = -offset
     rows, cols = S.pattern.size
@@ -74,7 +76,9 @@ def triu(S: SparseTensor, diagonal: int = 0) -> SparseTensor:
 
 def _last_two(S: SparseTensor) -> Tensor:
     if S.pattern.ndim < 2 or S.dense_dim():
-        raise SparseError(f"tril and triu take 2 sparse dimensions at the end, and S has the shape {tuple(S.shape)}.")
+        raise SparseError(
+            f"tril and triu take 2 sparse dimensions at the end, and S has the shape {tuple(S.shape)}."
+        )
     return S.pattern.indices()
 
 

@@ -76,7 +76,7 @@ def hand_back(
             whole = torch.full((segs.total, *found.shape[1:]), fill, dtype=found.dtype, device=found.device)
             found = whole.index_copy(0, segs.ids, found)
         out = entries_back(found, b)
-        return out.reshape(*out.shape[:b], *shown, *out.shape[b + 1 :])
+        return out.reshape((*out.shape[:b], *shown, *out.shape[b + 1 :]))
     if fill != 0:
         raise dense_result(name, f"rows without entries give {fill:.4g}")
     ids = segs.ids

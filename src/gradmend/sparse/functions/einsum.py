@@ -26,7 +26,9 @@ def einsum(equation: str, *operands: Any) -> Any:
     if len(sparse) == 2 and len(operands) == 2:
         return _two(inputs, output, operands)
     if len(sparse) != 1:
-        raise SparseError(f"einsum takes one sparse operand, or a product of two matrices; {len(sparse)} were given.")
+        raise SparseError(
+            f"einsum takes one sparse operand, or a product of two matrices; {len(sparse)} were given."
+        )
     k = sparse[0]
     S = sparsify(operands[k])
     others = [(names, x) for i, (names, x) in enumerate(zip(inputs, operands, strict=True)) if i != k]
@@ -44,7 +46,9 @@ def _parse(equation: str, operands: tuple[Any, ...]) -> tuple[list[str], str]:
     if "." in equation:
         raise SparseError("einsum with a sparse operand takes letters only, not '...'.")
     if len(inputs) != len(operands) or any(len(n) != x.ndim for n, x in zip(inputs, operands, strict=True)):
-        raise SparseError(f"einsum {equation!r} doesn't fit the operands' shapes {[tuple(x.shape) for x in operands]}.")
+        raise SparseError(
+            f"einsum {equation!r} doesn't fit the operands' shapes {[tuple(x.shape) for x in operands]}."
+        )
     if not arrow:
         every = "".join(inputs)
         output = "".join(sorted(n for n in set(every) if every.count(n) == 1))
@@ -101,7 +105,9 @@ def _at_entries(S: SparseTensor, names: str, others: list[tuple[str, Any]], outp
         for letter, m in zip(n, x.shape, strict=True):
             if sizes.setdefault(letter, m) != m:
                 raise SparseError(f"einsum: the letter {letter!r} stands for {sizes[letter]} and for {m}.")
-    entry = next(c for c in "zyxwvutsrqponmlkjihgfedcbaZ" if c not in "".join([names, output, *(n for n, _ in others)]))
+    entry = next(
+        c for c in "zyxwvutsrqponmlkjihgfedcbaZ" if c not in "".join([names, output, *(n for n, _ in others)])
+    )
     index = S.pattern.indices()
     terms, spelled = [S.values()], [entry]
     for n, x in others:
@@ -147,6 +153,8 @@ def _collect(
         return made.permute([order.index(c) for c in output])
     if segs.ids is not None:
         total = total.new_zeros(segs.total, *total.shape[1:]).index_copy(0, segs.ids, total)
-    total = total.reshape(*size, *(sizes[c] for c in outer)) if kept else total.reshape([sizes[c] for c in outer])
+    total = (
+        total.reshape(*size, *(sizes[c] for c in outer)) if kept else total.reshape([sizes[c] for c in outer])
+    )
     order = [*kept, *outer]
     return total.permute([order.index(c) for c in output]) if math.prod(total.shape) or order else total

@@ -40,7 +40,9 @@ def _differentiable(values: Tensor) -> bool:
 
 def _need_some(r: Reduction) -> None:
     if r.n == 0:
-        raise IndexError(f"{r.name} of no entries at all: the reduced dimensions of {tuple(r.S.shape)} are empty.")
+        raise IndexError(
+            f"{r.name} of no entries at all: the reduced dimensions of {tuple(r.S.shape)} are empty."
+        )
 
 
 def _pick(S: SparseTensor, dim: int | None, keepdim: bool, largest: bool) -> tuple[Any, Any]:

@@ -22,7 +22,9 @@ def at_entries(S: SparseTensor, X: Tensor) -> Tensor:
     """X, broadcast as usual, at the entries of S: something that goes with S.values()."""
     shape, extra = tuple(S.shape), S.ndim - X.dim()
     if extra < 0:
-        raise SparseError(f"a dense operand of {X.dim()} dimensions doesn't broadcast to S of the shape {shape}.")
+        raise SparseError(
+            f"a dense operand of {X.dim()} dimensions doesn't broadcast to S of the shape {shape}."
+        )
     full = (1,) * extra + tuple(X.shape)
     if any(n not in (1, m) for n, m in zip(full, shape, strict=True)):
         raise SparseError(

@@ -108,7 +108,9 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
         places = mask.indices()[:, mask.values().bool()]
         return lookup(S, tuple(places))
     if tuple(mask.shape) != tuple(S.shape):
-        raise IndexError(f"a mask of the shape {tuple(mask.shape)} doesn't fit S of the shape {tuple(S.shape)}.")
+        raise IndexError(
+            f"a mask of the shape {tuple(mask.shape)} doesn't fit S of the shape {tuple(S.shape)}."
+        )
     chosen = at_entries(S, mask).nonzero().squeeze(1)
     flat = mask.reshape(-1).nonzero().squeeze(1)
     out = S.values().new_zeros(flat.shape[0])

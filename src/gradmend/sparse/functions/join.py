@@ -58,7 +58,9 @@ def _cat_sparse(parts: list[SparseTensor], axis: int) -> SparseTensor:
     return _sorted(torch.cat(rows, 1), tuple(size), torch.cat([p.values() for p in parts], b), b, axis > 0)
 
 
-def _sorted(index: Tensor, size: tuple[int, ...], values: Tensor, b: int, unsorted: bool = True) -> SparseTensor:
+def _sorted(
+    index: Tensor, size: tuple[int, ...], values: Tensor, b: int, unsorted: bool = True
+) -> SparseTensor:
     if unsorted:
         order = torch.argsort(linear(index, size))
         index, values = index[:, order], values.index_select(b, order)
@@ -75,7 +77,9 @@ def _as_sparse(x: Any) -> SparseTensor:
 def _fit(parts: list[SparseTensor], d: int) -> None:
     shapes = [tuple(p.shape) for p in parts]
     if len({s[:d] + s[d + 1 :] for s in shapes}) > 1 or len({len(s) for s in shapes}) > 1:
-        raise SparseError(f"shapes {shapes} differ in more than dimension {d}: they can't be joined along it.")
+        raise SparseError(
+            f"shapes {shapes} differ in more than dimension {d}: they can't be joined along it."
+        )
 
 
 def _on_one_pattern(parts: list[SparseTensor]) -> list[SparseTensor] | None:
@@ -87,7 +91,9 @@ def _spread_all(parts: list[SparseTensor]) -> list[SparseTensor]:
     whole = parts[0].pattern
     for p in parts[1:]:
         whole = union(whole, p.pattern)[0]
-    return [p.like(spread(p, torch.searchsorted(whole.keys(), p.pattern.keys()), whole), whole) for p in parts]
+    return [
+        p.like(spread(p, torch.searchsorted(whole.keys(), p.pattern.keys()), whole), whole) for p in parts
+    ]
 
 
 @implements("stack", method=False)

@@ -74,10 +74,15 @@ def norm(
 
 
 def linalg_norm(
-    S: SparseTensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    S: SparseTensor,
+    ord: Any = None,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Any:
     """torch.linalg.norm: a matrix norm when `ord` is given and there are two dimensions."""
-    dims = (dim,) if isinstance(dim, int) else dim
+    dims: Any = (dim,) if isinstance(dim, int) else dim
     matrix = (len(dims) == 2) if dims is not None else S.ndim == 2
     if ord is None or (ord == "fro" and matrix) or not matrix:
         return vector_norm(S, 2 if ord in (None, "fro") else ord, dim, keepdim, dtype=dtype)
@@ -98,7 +103,9 @@ def matrix_norm(
     if ord == "fro":
         return vector_norm(S, 2, dim, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
-        raise SparseError(f"the matrix norm {ord!r} of a sparse tensor needs a decomposition: use S.to_dense().")
+        raise SparseError(
+            f"the matrix norm {ord!r} of a sparse tensor needs a decomposition: use S.to_dense()."
+        )
     rows, cols = (d % S.ndim for d in dim)
     over, then = (rows, cols) if abs(ord) == 1 else (cols, rows)
     sums = sum(_size_of(S), over, True)

@@ -73,8 +73,9 @@ class SpMM(torch.autograd.Function):
         d_values = d_X = None
         if all(ctx.needs_input_grad[:2]) and not ctx.flip and plain(values, grad):
             # No graph of this backward is wanted: both gradients in one pass over the entries.
-            places = (ctx.pattern.ptr, ctx.pattern.col, *ctx.pattern.transposed())
-            return *kernels.spmm_backward(*places, values, X, grad), None, None
+            ptr, col = ctx.pattern.ptr, ctx.pattern.col
+            tptr, trow, perm = ctx.pattern.transposed()
+            return *kernels.spmm_backward(ptr, col, tptr, trow, perm, values, X, grad), None, None
         if ctx.needs_input_grad[0]:
             A, B = (conj(X), grad) if ctx.flip else (grad, conj(X))
             d_values = sddmm(A, B, ctx.pattern)

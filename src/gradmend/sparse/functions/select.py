@@ -87,7 +87,9 @@ def narrow(S: SparseTensor, dim: int, start: int, length: int) -> SparseTensor:
     n = S.shape[wrap(S, dim)]
     start = int(start) % n if n and start < 0 else int(start)
     if length < 0 or start + length > n:
-        raise IndexError(f"narrow({dim}, {start}, {length}) is outside dimension {dim}, which has {n} entries.")
+        raise IndexError(
+            f"narrow({dim}, {start}, {length}) is outside dimension {dim}, which has {n} entries."
+        )
     return slice_dim(S, dim, slice(start, start + length))
 
 
@@ -134,7 +136,9 @@ def mask_dim(S: SparseTensor, dim: int, mask: Tensor) -> SparseTensor:
     """Rows (columns, ...) where the mask holds."""
     d = wrap(S, dim)
     if mask.shape[0] != S.shape[d]:
-        raise IndexError(f"a mask of {mask.shape[0]} doesn't fit dimension {dim}, which has {S.shape[d]} entries.")
+        raise IndexError(
+            f"a mask of {mask.shape[0]} doesn't fit dimension {dim}, which has {S.shape[d]} entries."
+        )
     parts = split(S, (d,))
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.index_select(at, mask.nonzero().squeeze(1)))

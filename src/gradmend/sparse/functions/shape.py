@@ -25,9 +25,13 @@ def sparsify(S: SparseTensor) -> SparseTensor:
     n, device = S.pattern.ndim, S.device
     b, d = math.prod(lead), math.prod(tail)
     parts = [
-        unlinear(torch.arange(b, device=device), tuple(lead)) if lead else torch.empty(0, b, dtype=torch.int64),
+        unlinear(torch.arange(b, device=device), tuple(lead))
+        if lead
+        else torch.empty(0, b, dtype=torch.int64),
         S.pattern.indices(),
-        unlinear(torch.arange(d, device=device), tuple(tail)) if tail else torch.empty(0, d, dtype=torch.int64),
+        unlinear(torch.arange(d, device=device), tuple(tail))
+        if tail
+        else torch.empty(0, d, dtype=torch.int64),
     ]
     grid = (b, S.nnz, d)
     rows = [
@@ -115,7 +119,6 @@ def as_list(S: SparseTensor, x: Any) -> list[int]:
     return [wrap(S, d) for d in ((x,) if isinstance(x, int) else x)]
 
 
-
 @implements("reshape", "view")
 def reshape(S: SparseTensor, *shape: Any) -> SparseTensor:
     new = _ints(shape)
@@ -126,7 +129,9 @@ def reshape(S: SparseTensor, *shape: Any) -> SparseTensor:
         rest = math.prod(n for n in new if n != -1)
         new = tuple((total // rest if rest else 0) if n == -1 else n for n in new)
     if math.prod(new) != total:
-        raise SparseError(f"a tensor of the shape {tuple(S.shape)} can't take the shape {new}: {total} entries.")
+        raise SparseError(
+            f"a tensor of the shape {tuple(S.shape)} can't take the shape {new}: {total} entries."
+        )
     b, tail = S.batch_dims, tuple(S.values().shape[S.batch_dims + 1 :])
     lead = tuple(S.values().shape[:b])
     end = len(new) - len(tail)
@@ -232,5 +237,3 @@ def _ints(args: Sequence[Any]) -> tuple[int, ...]:
     if len(args) == 1 and not isinstance(args[0], int):
         args = args[0]
     return tuple(int(n) for n in args)
-
-

@@ -72,7 +72,9 @@ def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
     if b.shape[0] != A.shape[0]:
         raise SparseError(f"the right side has {b.shape[0]} rows and the matrix {A.shape[0]}.")
     if b.dtype != A.dtype:
-        raise SparseError(f"the matrix is {A.dtype} and the right side {b.dtype}: convert one with .to(dtype).")
+        raise SparseError(
+            f"the matrix is {A.dtype} and the right side {b.dtype}: convert one with .to(dtype)."
+        )
     wide = b[:, None] if b.dim() == 1 else b.flatten(1)
     return Solve.apply(A.values(), wide, A.pattern, solver, False).reshape(b.shape)
 
@@ -85,7 +87,7 @@ def spsolve(A: SparseTensor, b: Tensor, *, left: bool = True) -> Tensor:
 
 @implements("solve", method=True)
 def solve(A: SparseTensor, B: Tensor, *, left: bool = True) -> Tensor:
-    return spsolve(A if left else A.t(), B if left else B.mT) if left else spsolve(A.t(), B.mT).mT
+    return spsolve(A, B) if left else spsolve(A.t(), B.mT).mT
 
 
 @implements("solve_triangular")
@@ -106,7 +108,8 @@ def triangular_solve(
     if transpose:
         A, upper = A.t(), not upper
     x = solve_triangular(A, b, upper=upper, unitriangular=unitriangular)
-    return torch.return_types.triangular_solve((x, A))
+    pair: Any = (x, A)
+    return torch.return_types.triangular_solve(pair)
 
 
 def cg(

@@ -50,13 +50,17 @@ class Triangular:
         if not self.unit:
             scale = values.new_zeros(local.shape[0]).index_add(0, row, values * (row == col))
             if local.shape[0] < pattern.size[0] or bool((scale == 0).any()):
-                raise SparseError("the triangular matrix has a zero on its diagonal: it can't be solved with.")
+                raise SparseError(
+                    "the triangular matrix has a zero on its diagonal: it can't be solved with."
+                )
         level = _levels(row[off], col[off], local.shape[0])
         order = torch.argsort(level)
         bounds = torch.cat([level.new_zeros(1), torch.bincount(level).cumsum(0)]).tolist()
         depth = level[row[off]]
         by_depth = torch.argsort(depth)
-        cuts = torch.cat([depth.new_zeros(1), torch.bincount(depth, minlength=len(bounds) - 1).cumsum(0)]).tolist()
+        cuts = torch.cat(
+            [depth.new_zeros(1), torch.bincount(depth, minlength=len(bounds) - 1).cumsum(0)]
+        ).tolist()
         for k in range(len(bounds) - 1):
             e = off[by_depth[cuts[k] : cuts[k + 1]]]
             if e.numel():

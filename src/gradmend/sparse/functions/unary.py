@@ -114,7 +114,9 @@ def clamp_max(S: SparseTensor, max: Any) -> SparseTensor:
 
 
 @implements("hardtanh")
-def hardtanh(S: SparseTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> SparseTensor:
+def hardtanh(
+    S: SparseTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> SparseTensor:
     return clamp(S, min_val, max_val)
 
 

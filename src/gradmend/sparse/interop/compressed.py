@@ -35,7 +35,9 @@ def from_bsr(crow: Any, col: Any, values: Tensor, size: Sequence[int] | None = N
     """Blocks: values [blocks, height, width]; every number of a block becomes an entry."""
     crow, col = _index(crow, values), _index(col, values)
     if values.dim() < 3:
-        raise PatternError(f"blocks are (blocks, height, width); values have the shape {tuple(values.shape)}.")
+        raise PatternError(
+            f"blocks are (blocks, height, width); values have the shape {tuple(values.shape)}."
+        )
     _check(crow, col, "row")
     row = torch.repeat_interleave(torch.arange(crow.shape[0] - 1, device=col.device), crow.diff())
     return from_blocks(torch.stack([row, col]), values, size, crow.shape[0] - 1)
@@ -76,4 +78,6 @@ def _check(ptr: Tensor, index: Tensor, what: str) -> None:
     if ptr.dim() != 1 or ptr.numel() == 0 or int(ptr[0]) != 0 or bool((steps < 0).any()):
         raise PatternError(f"the {what} pointers must be one vector that starts at 0 and never falls.")
     if int(ptr[-1]) != index.shape[0]:
-        raise PatternError(f"the {what} pointers end at {int(ptr[-1])}, and there are {index.shape[0]} indices.")
+        raise PatternError(
+            f"the {what} pointers end at {int(ptr[-1])}, and there are {index.shape[0]} indices."
+        )

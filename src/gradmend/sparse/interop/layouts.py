@@ -88,13 +88,16 @@ class ToTorch(torch.autograd.Function):
         (grad,) = grads
         if grad is None:
             return None, None, None, None
-        if grad.layout != torch.strided and torch.is_grad_enabled() and grad.requires_grad:
-            raise SparseError(
-                "a second derivative through a torch sparse tensor is lost by torch: keep the SparseTensor."
-            )
         from gradmend.sparse.functions.gather import pick
         from gradmend.sparse.functions.index import sparse_mask
 
+        if (
+            grad.layout not in (torch.strided, torch.sparse_coo)
+            and torch.is_grad_enabled()
+            and grad.requires_grad
+        ):
+            # A second derivative of torch's own compressed layout: torch lets it through as dense only.
+            grad = grad.to_dense()
         if grad.layout == torch.strided:
             return pick(grad, ctx.pattern), None, None, None
         at = make(ctx.pattern, grad.new_zeros(ctx.pattern.nnz, layout=torch.strided))
@@ -107,7 +110,9 @@ def build(values: Tensor, pattern: Pattern, layout: torch.layout, block: Any = N
     if layout == torch.sparse_coo:
         return torch.sparse_coo_tensor(pattern.indices(), values, is_coalesced=True, **options)
     if pattern.ndim != 2:
-        raise SparseError(f"{layout} takes 2 sparse dimensions, and S has {pattern.ndim}: use to_sparse_coo().")
+        raise SparseError(
+            f"{layout} takes 2 sparse dimensions, and S has {pattern.ndim}: use to_sparse_coo()."
+        )
     if layout == torch.sparse_csr:
         return torch.sparse_csr_tensor(pattern.ptr, pattern.col, values, **options)
     ptr, row, perm = pattern.transposed()

@@ -1,0 +1,84 @@
+"""Each of the 106 operations equals dense: forward, backward, double backward, forward mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from sparse_catalog import OPS, Op, build_dense, dense_of, numbers, places, world
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from gradmend.sparse import DenseResultError, Pattern, SparseTensor
+
+A_PLACES, B_PLACES = places()
+NUMBERS = numbers(A_PLACES, B_PLACES)
+NAMES = tuple(NUMBERS)
+
+
+def build(mask: Tensor, values: Tensor) -> SparseTensor:
+    return SparseTensor(Pattern.sorted(mask.nonzero().t().contiguous(), tuple(mask.shape)), values)
+
+
+def run(op: Op, *tensors: Tensor) -> Tensor:
+    return dense_of(op.run(world(build, A_PLACES, B_PLACES, dict(zip(NAMES, tensors, strict=True)))))
+
+
+def oracle(op: Op, *tensors: Tensor) -> Tensor:
+    return dense_of(op.oracle(world(build_dense, A_PLACES, B_PLACES, dict(zip(NAMES, tensors, strict=True)))))
+
+
+def leaves() -> list[Tensor]:
+    return [v.clone().requires_grad_() for v in NUMBERS.values()]
+
+
+def gradients(out: Tensor, inputs: list[Tensor], **options: Any) -> list[Tensor]:
+    found = torch.autograd.grad(out, inputs, allow_unused=True, **options)
+    return [torch.zeros_like(i) if g is None else g for g, i in zip(found, inputs, strict=True)]
+
+
+ops = pytest.mark.parametrize("op", [o for o in OPS if not o.raises], ids=lambda o: o.name)
+differentiable = pytest.mark.parametrize(
+    "op", [o for o in OPS if o.grad and not o.raises], ids=lambda o: o.name
+)
+
+
+@ops
+def test_forward_equals_dense(op: Op) -> None:
+    torch.testing.assert_close(run(op, *NUMBERS.values()), oracle(op, *NUMBERS.values()))
+
+
+@differentiable
+def test_backward_and_double_backward_equal_dense(op: Op) -> None:
+    ours, theirs = leaves(), leaves()
+    a, b = run(op, *ours), oracle(op, *theirs)
+    weight = torch.randn(a.shape, dtype=a.dtype, generator=torch.Generator().manual_seed(2))
+    first_a = gradients((a.sin() * weight).sum(), ours, create_graph=True)
+    first_b = gradients((b.sin() * weight).sum(), theirs, create_graph=True)
+    for g, h in zip(first_a, first_b, strict=True):
+        torch.testing.assert_close(g, h)
+    second_a = gradients(sum((g.cos() * (i + 1)).sum() for i, g in enumerate(first_a)), ours)
+    second_b = gradients(sum((g.cos() * (i + 1)).sum() for i, g in enumerate(first_b)), theirs)
+    for g, h in zip(second_a, second_b, strict=True):
+        torch.testing.assert_close(g, h)
+
+
+@differentiable
+def test_gradcheck(op: Op) -> None:
+    if op.name == "to(float32)":
+        pytest.skip("float32 is too coarse for finite differences")
+    probe = leaves()
+    found = torch.autograd.grad(run(op, *probe).sum(), probe, allow_unused=True)
+    used = [g is not None for g in found]
+    inputs = [v.clone().requires_grad_(u) for v, u in zip(NUMBERS.values(), used, strict=True)]
+    # Torch's own layouts have no forward mode.
+    forward = not op.name.startswith("to_sparse_")
+    assert gradcheck(lambda *t: run(op, *t), inputs, check_forward_ad=forward)
+    assert gradgradcheck(lambda *t: run(op, *t), inputs)
+
+
+@pytest.mark.parametrize("op", [o for o in OPS if o.raises], ids=lambda o: o.name)
+def test_dense_results_are_refused_with_the_two_choices(op: Op) -> None:
+    with pytest.raises(DenseResultError, match=r"dense in every entry .*S\.map\(.*S\.to_dense\(\)"):
+        run(op, *NUMBERS.values())
