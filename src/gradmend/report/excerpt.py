@@ -23,7 +23,10 @@ class Marked:
 
 
 def source_line(file: str, number: int) -> str | None:
-    lines = linecache.getlines(file)
+    try:
+        lines = linecache.getlines(file)
+    except (ValueError, OSError):  # not a name that a file can have
+        return None
     return lines[number - 1].rstrip("\r\n") if 0 < number <= len(lines) else None
 
 

@@ -1,0 +1,196 @@
+"""A Session as one page that needs nothing else: no scripts, no fonts, no network; light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+from gradmend.report._page import STYLE
+from gradmend.report.excerpt import expand, source_line
+from gradmend.report.terminal import short
+
+_OUTCOMES = {
+    "clean": "No value that backward needed was overwritten.",
+    "conflict": "A value that backward needed was overwritten.",
+    "healed": "Overwritten values were put back: the gradients are those of the forward that ran.",
+    "failed": "The program failed.",
+}
+_KINDS = {
+    "error": "PyTorch raises",
+    "silent": "PyTorch says nothing, and the gradient is wrong",
+    "refused-but-right": "PyTorch raises, although no needed byte changed",
+}
+_CONTEXT = 2  # lines around the one that matters
+
+
+def render(session_json: dict[str, Any]) -> str:
+    """The page for a Session as `Session.as_json()` gives it, or as `--report` wrote it."""
+    conflicts: list[dict[str, Any]] = session_json.get("conflicts") or []
+    outcome = str(session_json.get("outcome", "clean"))
+    body = [
+        f'<header><p class="mark">Gradmend</p><h1 class="{_class(outcome)}">{escape(outcome)}</h1>',
+        f"<p>{escape(_OUTCOMES.get(outcome, ''))}</p>{_summary(conflicts)}</header>",
+        "<main>",
+        *(_conflict(i, c) for i, c in enumerate(conflicts, 1)),
+        _error(session_json.get("error")),
+        _stats(session_json.get("stats") or {}),
+        "</main>",
+    ]
+    title = f"Gradmend: {outcome}"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _class(word: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in word)
+
+
+def _summary(conflicts: list[dict[str, Any]]) -> str:
+    if not conflicts:
+        return ""
+    rows = "".join(
+        f'<li><a href="#c{i}"><code>{escape(str(c.get("rule", "")))}</code> {escape(str(c.get("message", "")))}</a></li>'
+        for i, c in enumerate(conflicts, 1)
+    )
+    return f"<nav><ol>{rows}</ol></nav>"
+
+
+def _conflict(number: int, conflict: dict[str, Any]) -> str:
+    kind = str(conflict.get("kind", ""))
+    times = int(conflict.get("times") or 1)
+    facts = [_KINDS.get(kind, kind)]
+    if times > 1:
+        facts.append(f"{times} times")
+    if conflict.get("healed_bytes"):
+        facts.append(f"{conflict['healed_bytes']} bytes kept to heal it")
+    return "\n".join(
+        part
+        for part in (
+            f'<article id="c{number}" class="{_class(kind)}">',
+            f"<h2><code>{escape(str(conflict.get('rule', '')))}</code> {escape(str(conflict.get('message', '')))}</h2>",
+            f'<p class="facts">{escape(" · ".join(f for f in facts if f))}</p>',
+            *(_place(w, _write_words(w), primary=True) for w in conflict.get("writes") or []),
+            _place(conflict.get("saved"), _saved_words(conflict.get("saved"))),
+            _place(conflict.get("backward"), "needed by this backward"),
+            _prose(str(conflict.get("why") or "")),
+            _list("note", conflict.get("notes")),
+            _list("help", conflict.get("help")),
+            *(_fix(f) for f in conflict.get("fixes") or []),
+            "</article>",
+        )
+        if part
+    )
+
+
+def _write_words(write: dict[str, Any]) -> str:
+    times = int(write.get("times") or 1)
+    return (
+        f"overwritten by {write.get('op') or 'something'}"
+        + (f", {times} times" if times > 1 else "")
+        + (", unseen by PyTorch" if write.get("quiet") else "")
+        + _tensor(write.get("tensor"))
+    )
+
+
+def _saved_words(saved: dict[str, Any] | None) -> str:
+    if not saved:
+        return ""
+    slot = saved.get("slot")
+    return (
+        f"kept by {saved.get('op') or 'an op'}"
+        + (f" as {slot}" if slot else "")
+        + _tensor(saved.get("tensor"))
+    )
+
+
+def _tensor(tensor: Any) -> str:
+    """ ", `y` of float32[3, 4]"; reports made elsewhere may have it as plain text."""
+    if not isinstance(tensor, dict):
+        return f", {tensor}" if tensor else ""
+    shape = f"{tensor.get('dtype') or ''}{list(tensor.get('shape') or [])}"
+    return f", {tensor['name']}: {shape}" if tensor.get("name") else f", {shape}"
+
+
+def _place(at: dict[str, Any] | None, words: str, primary: bool = False) -> str:
+    if not at or at.get("file") is None:
+        return f'<p class="place">{escape(words)}</p>' if words and at else ""
+    file, line = str(at["file"]), int(at.get("line") or 0)
+    inside = at.get("function")
+    where = f"{short(file)}:{line}" + (f" in {inside}" if inside and inside != "<module>" else "")
+    return (
+        f'<section class="place{" primary" if primary else ""}">'
+        f"<h3>{escape(words)} <small>{escape(where)}</small></h3>{_source(file, line)}{_stack(at.get('stack'))}</section>"
+    )
+
+
+def _source(file: str, line: int) -> str:
+    if source_line(file, line) is None:
+        return ""
+    rows = []
+    for number in range(max(1, line - _CONTEXT), line + _CONTEXT + 1):
+        text = source_line(file, number)
+        if text is None:
+            break
+        tag = "mark" if number == line else "span"
+        rows.append(f"<{tag}><i>{number}</i>{escape(expand(text)) or ' '}</{tag}>")
+    return f"<pre>{chr(10).join(rows)}</pre>"
+
+
+def _stack(stack: Iterable[dict[str, Any]] | None) -> str:
+    frames = list(stack or [])
+    if len(frames) < 2:
+        return ""
+    rows = "".join(
+        f'<li class="{_class(str(f.get("owner", "user")))}">{escape(short(str(f.get("file"))))}:{f.get("line")} '
+        f"{escape(str(f.get('function') or ''))}</li>"
+        for f in frames
+    )
+    return f"<details><summary>call chain, innermost first</summary><ol>{rows}</ol></details>"
+
+
+def _prose(text: str) -> str:
+    return f"<p>{escape(text)}</p>" if text else ""
+
+
+def _list(kind: str, texts: Any) -> str:
+    return "".join(f'<p class="{kind}"><b>{kind}</b> {_text(str(t))}</p>' for t in texts or [])
+
+
+def _text(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    return escape(first) + (f"<pre>{escape(rest)}</pre>" if rest else "")
+
+
+def _fix(fix: dict[str, Any]) -> str:
+    status = str(fix.get("status", ""))
+    rows = []
+    for line in str(fix.get("diff") or "").splitlines():
+        tag = {"+": "ins", "-": "del"}.get(line[:1], "span")
+        rows.append(f"<{tag}>{escape(line) or ' '}</{tag}>")
+    note = _prose(str(fix.get("note") or ""))
+    return (
+        f'<section class="fix {_class(status)}"><h3>{escape(str(fix.get("title", "")))} '
+        f"<small>{escape(status)}</small></h3>{note}<pre>{chr(10).join(rows)}</pre></section>"
+    )
+
+
+def _error(error: Any) -> str:
+    if not error:
+        return ""
+    if not isinstance(error, dict):
+        return f'<article class="error"><h2>The program failed</h2><pre>{escape(str(error))}</pre></article>'
+    head = f"{error.get('type', 'Error')}: {error.get('message', '')}"
+    trace = str(error.get("traceback") or "")
+    details = f"<details><summary>traceback</summary><pre>{escape(trace)}</pre></details>" if trace else ""
+    return f'<article class="error"><h2>The program failed</h2><pre>{escape(head)}</pre>{details}</article>'
+
+
+def _stats(stats: dict[str, Any]) -> str:
+    rows = "".join(f"<tr><th>{escape(str(k))}</th><td>{escape(str(v))}</td></tr>" for k, v in stats.items())
+    return f"<details><summary>what was watched</summary><table>{rows}</table></details>" if rows else ""
