@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradmend.capture.taps import special, wrappers
-from gradmend.capture.taps.schemas import Writes, writing_ops
+from gradmend.capture.taps.schemas import Writes, writes_of, writing_ops
 
 OPERATORS = (
     "__iadd__ __isub__ __imul__ __idiv__ __itruediv__ __ifloordiv__ __imod__ __ipow__ "
@@ -43,7 +43,7 @@ def _namespaces() -> list[Any]:
 
 
 def _methods() -> Iterator[Patch]:
-    base, top = torch._C.TensorBase, torch.Tensor  # type: ignore[attr-defined]
+    base, top = torch._C.TensorBase, torch.Tensor
     for op, writes in writing_ops().items():
         if writes.args and writes.args[0][0] == 0 and op.endswith("_") and hasattr(base, op):
             if op in special.OWN_METHODS:
@@ -100,19 +100,9 @@ def _overload_table(op: Any) -> tuple[str, Writes] | None:
 @cache
 def _overloads(op: Any) -> tuple[str, Writes] | None:
     schemas = [op._schema] if hasattr(op, "_schema") else list(getattr(op, "_schemas", {}).values())
-    args: dict[int, str] = {}
-    outs: dict[str, None] = {}
-    for schema in schemas:
-        for position, arg in enumerate(schema.arguments):
-            if arg.alias_info is not None and arg.alias_info.is_write:
-                if arg.kwarg_only or arg.is_out:
-                    outs[arg.name] = None
-                else:
-                    args[position] = arg.name
-    if not args and not outs:
-        return None
-    name = schemas[0].name.partition("::")[2]
-    return name, Writes(tuple(args.items()), tuple(outs))
+    name = schemas[0].name.partition("::")[2] if schemas else ""
+    writes = writes_of(name, schemas)
+    return (name, writes) if any(writes) else None
 
 
 def _overload_calls() -> Iterator[Patch]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,34 +35,35 @@ METADATA = frozenset(
     "resize_as_sparse_ _coalesced_ is_coalesced_ share_memory_ retain_grad".split()
 )
 
-# Named in schemas as writers, but of Python or C++ objects that are no tensors.
+# Named in schemas as writers of Python lists (of tensors too) or streams; their `out=` forms do write tensors.
 NOT_TENSORS = frozenset(
     "manual_seed seed setdefault pop insert Delete clear _set_item append update reverse popitem remove extend "
     "sort record_stream".split()
 )
 
 
+def writes_of(name: str, schemas: Iterable[Any]) -> Writes:
+    """What any of an op's schemas writes."""
+    args: dict[int, str] = dict(UNDERSTATED.get(name, ()))
+    outs: dict[str, None] = {}
+    for schema in schemas:
+        for position, arg in enumerate(schema.arguments):
+            if arg.alias_info is None or not arg.alias_info.is_write or "Tensor" not in str(arg.type):
+                continue
+            if arg.is_out or arg.kwarg_only:
+                outs[arg.name] = None
+            elif name not in NOT_TENSORS:
+                args[position] = arg.name
+    return Writes(tuple(sorted(args.items())), tuple(outs))
+
+
 @cache
 def writing_ops() -> dict[str, Writes]:
     """Op name -> what any of its overloads writes."""
-    args: dict[str, dict[int, str]] = {}
-    outs: dict[str, dict[str, None]] = {}
+    schemas: dict[str, list[Any]] = {}
     for schema in torch._C._jit_get_all_schemas():
         space, _, name = schema.name.partition("::")
-        if space != "aten" or name in NOT_TENSORS:
-            continue
-        for position, arg in enumerate(schema.arguments):
-            if arg.alias_info is None or not arg.alias_info.is_write:
-                continue
-            if "Tensor" not in str(arg.type):
-                continue
-            if arg.is_out or arg.kwarg_only:
-                outs.setdefault(name, {})[arg.name] = None
-            else:
-                args.setdefault(name, {})[position] = arg.name
-    for name, understated in UNDERSTATED.items():
-        args.setdefault(name, {}).update(understated)
-    return {
-        name: Writes(tuple(sorted(args.get(name, {}).items())), tuple(outs.get(name, ())))
-        for name in sorted({*args, *outs})
-    }
+        if space == "aten":
+            schemas.setdefault(name, []).append(schema)
+    found = {name: writes_of(name, schemas[name]) for name in sorted(schemas)}
+    return {name: writes for name, writes in found.items() if any(writes)}
