@@ -50,7 +50,7 @@ def _methods() -> Iterator[Patch]:
                 continue
             yield Patch(top, op, wrappers.method(getattr(top, op), op))
     for op in (*OPERATORS, *_UNSCHEMED_METHODS):
-        if hasattr(base, op):
+        if hasattr(top, op):  # __itruediv__ and __ipow__ are torch.Tensor's own
             yield Patch(top, op, wrappers.method(getattr(top, op), op))
     yield Patch(top, "__setitem__", wrappers.setitem(base.__setitem__))
 
