@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,6 +15,9 @@ from gradmend.heal.undo import UndoLog
 
 if TYPE_CHECKING:
     from gradmend.capture.ledger import Scope
+
+# The storage, tick and layout of a Save that is gone.
+Death = tuple[int, int, Layout | None]
 
 # A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
 _MOST_WRITES = 8192
@@ -52,7 +56,7 @@ class Entry:
         self.timeline: Timeline | None = None
         self.layout: Layout | None = None
         self.original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
-        self.swaps: list[Written] = []  # Writes that put other memory under the original
+        self.swaps: list[tuple[Written, torch.Tensor]] = []  # Writes that put other memory under it, and that
         self.print: int | None = None  # fingerprint of the saved bytes
         self.escape: Raw | None = None  # where the memory was handed out beyond torch
         self._counter: Counter | None = None
@@ -61,8 +65,9 @@ class Entry:
     def __del__(self) -> None:
         timeline = self.timeline
         if timeline is not None:
-            timeline.dead.append((timeline, self.tick, self.layout))
-            timeline.owner.bury()
+            timeline.dead.append((timeline.key, self.tick, self.layout))
+            if timeline.undo.records:  # bytes wait to be freed; otherwise the next Save or Write tidies up
+                timeline.bury()
 
     def moved(self) -> bool:
         """PyTorch's own counter stepped since the Save: without us, backward would refuse."""
@@ -78,6 +83,11 @@ class Entry:
     def settle(self, counter: Counter) -> None:
         self._counter = counter
         self._standing = self.version - counter.credited
+
+    def forgive(self) -> None:
+        """The steps so far are those of a Write we know, which the op made after it took this Save."""
+        if self._counter is not None:
+            self._standing = self.handle._version - self._counter.credited
 
 
 class Written:
@@ -130,28 +140,14 @@ class Counter:
 
 
 class Timeline:
-    """All that is known of one storage while a Save of it lives."""
+    """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
-    __slots__ = (
-        "counters",
-        "dead",
-        "deaths",
-        "fresh",
-        "index",
-        "key",
-        "last",
-        "live",
-        "log",
-        "owner",
-        "storage",
-        "undo",
-    )
+    __slots__ = ("bury", "counters", "dead", "deaths", "fresh", "index", "key", "last", "live", "log", "undo")
 
-    def __init__(self, key: int, storage: torch.UntypedStorage, owner: Any) -> None:
+    def __init__(self, key: int, dead: deque[Death], bury: Callable[[], None]) -> None:
         self.key = key
-        self.storage = storage
-        self.owner = owner
-        self.dead: deque[tuple[Timeline, int, Layout | None]] = owner.dead
+        self.dead = dead
+        self.bury = bury
         self.live: dict[int, weakref.ref[Entry]] = {}
         self.fresh: list[weakref.ref[Entry]] = []  # not yet indexed: most storages are never written
         self.index = LayoutIndex()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
 from gradmend.capture.regions import physical
 from gradmend.capture.sites import Raw, raw_here
 
 _MARK = "_gradmend_escape"
+_address = torch._C.TensorBase.data_ptr
 _known = False
 
 
@@ -27,7 +30,10 @@ def note(storage: torch.UntypedStorage, how: str) -> Raw:
 
 
 def of(storage: torch.UntypedStorage) -> Raw | None:
-    """Where the memory was handed out; an empty site where it was born outside torch before we looked."""
+    """Where the memory was handed out; an empty site where that was before we looked.
+
+    A storage over foreign memory, and one that `.numpy()` was called on, can't be resized any more.
+    """
     site: Raw | None = getattr(storage, _MARK, None)
     if site is None and not storage.resizable():
         return ()
@@ -41,10 +47,10 @@ def fingerprint(t: torch.Tensor) -> int:
     t = physical(t.detach())
     if t.numel() == 0:
         return 0
+    if t.device.type != "cpu":
+        t = t.cpu()
     if not t.is_contiguous():
         t = t.contiguous()
-    flat = t.reshape(-1).view(torch.uint8)
-    if flat.device.type != "cpu":
-        flat = flat.cpu()
-    # numpy's own buffer, not Tensor.numpy: that name may be tapped.
-    return int(xxhash.xxh3_64_intdigest(memoryview(torch._C.TensorBase.numpy(flat))))  # type: ignore[attr-defined]
+    # Not by Tensor.numpy(): that name may be tapped, and it makes the storage unresizable for good.
+    memory = (ctypes.c_char * t.nbytes).from_address(_address(t))
+    return int(xxhash.xxh3_64_intdigest(memory))

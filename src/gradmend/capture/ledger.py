@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from gradmend.capture import escapes, reads
-from gradmend.capture.entries import Entry, Timeline, Written
+from gradmend.capture.entries import Death, Entry, Timeline, Written
 from gradmend.capture.regions import Layout, layout_of, overlap, physical
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.errors import BudgetError
@@ -26,8 +26,8 @@ from gradmend.heal.undo import Elements, UndoLog, same_bytes, take
 
 Policy = Literal["watch", "heal"]
 
-_detach = torch._C.TensorBase.detach  # type: ignore[attr-defined]
-_storage_of = torch._C.TensorBase.untyped_storage  # type: ignore[attr-defined]
+_detach = torch._C.TensorBase.detach
+_storage_of = torch._C.TensorBase.untyped_storage
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Ledger:
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
         self.awake: set[str] = set()  # holds "saves" while a Save lives
-        self.dead: deque[tuple[Timeline, int, Layout | None]] = deque()
+        self.dead: deque[Death] = deque()
         self._clock = itertools.count(1)
         self._lock = threading.RLock()
         self._busy = False
@@ -81,6 +81,8 @@ class Ledger:
     # ------------------------------------------------------------------ Saves
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw) -> Entry:
+        if self.dead:
+            self.bury()
         entry = Entry(_detach(t), t._version, next(self._clock), raw, scope)
         entry.original = weakref.ref(t)
         try:
@@ -90,7 +92,7 @@ class Ledger:
             return entry  # sparse, wrapped: PyTorch's counter is all there is to go by
         timeline = self.timelines.get(key)
         if timeline is None:
-            timeline = self.timelines[key] = Timeline(key, storage, self)
+            timeline = self.timelines[key] = Timeline(key, self.dead, self.bury)
             self.awake.add("saves")
         entry.timeline = timeline
         ref = weakref.ref(entry)
@@ -104,16 +106,19 @@ class Ledger:
         return entry
 
     def bury(self) -> None:
-        """Take dead Saves out. Runs in destructors, so it must never wait nor re-enter."""
+        """Take dead Saves out. May run in a destructor, so it never waits nor re-enters."""
         if self._busy or not self._lock.acquire(blocking=False):
             return
         self._busy = True
         try:
             while self.dead:
-                timeline, tick, layout = self.dead.popleft()
+                key, tick, layout = self.dead.popleft()
+                timeline = self.timelines.get(key)
+                if timeline is None:
+                    continue
                 timeline.forget(tick, layout)
-                if not timeline.live and self.timelines.get(timeline.key) is timeline:
-                    del self.timelines[timeline.key]
+                if not timeline.live:
+                    del self.timelines[key]
             if not self.timelines:
                 self.awake.discard("saves")
         finally:
@@ -128,47 +133,60 @@ class Ledger:
         targets: Sequence[torch.Tensor],
         elements: Elements | None = None,
         how: str = "data",
+        aliased: bool = False,
     ) -> Token | None:
-        """A Write is about to happen: keep what live Saves need, and note where the counters stand."""
+        """A Write is about to happen: keep what live Saves need, and note where the counters stand.
+
+        `aliased`: an argument shares memory with the target, so the op itself may save what it overwrites.
+        """
+        if self.dead:
+            self.bury()
         token: Token | None = None
         for t in targets:
-            found = self._timeline_of(t)
+            found = self._timeline_of(t, aliased)
             if found is None:
                 continue
             if token is None:
                 token = []
                 raw = raw_here(2)
-            timeline, shift = found
             with self._lock:
                 self._busy = True
                 try:
-                    token.append(self._enter(timeline, shift, t, op, raw, elements, how))
+                    token.append(self._enter(*found, t, op, raw, elements, how, aliased))
                 finally:
                     self._busy = False
-        if self.dead:
-            self.bury()
         return token
 
-    def _timeline_of(self, t: torch.Tensor) -> tuple[Timeline, int] | None:
+    def _timeline_of(self, t: torch.Tensor, create: bool = False) -> tuple[Timeline, int] | None:
         try:
             storage = _storage_of(t)
-            timeline = self.timelines.get(storage._cdata)
+            key = storage._cdata
         except (RuntimeError, NotImplementedError, AttributeError, TypeError):
             return None
+        timeline = self.timelines.get(key)
         if timeline is not None:
             return timeline, 0
+        if create:
+            return self._timeline(key), 0
         if escapes.any_known() or not storage.resizable():
             return self._by_address(storage)
         return None
+
+    def _timeline(self, key: int) -> Timeline:
+        timeline = self.timelines[key] = Timeline(key, self.dead, self.bury)
+        self.awake.add("saves")
+        return timeline
 
     def _by_address(self, storage: torch.UntypedStorage) -> tuple[Timeline, int] | None:
         """Foreign memory: another storage object may lie over the same bytes (a numpy round trip)."""
         lo = storage.data_ptr()
         hi = lo + storage.nbytes()
         for timeline in list(self.timelines.values()):
-            start = timeline.storage.data_ptr()
-            if lo < start + timeline.storage.nbytes() and start < hi:
-                return timeline, lo - start
+            for entry in timeline.entries()[:1]:
+                other = _storage_of(entry.handle)
+                start = other.data_ptr()
+                if lo < start + other.nbytes() and start < hi:
+                    return timeline, lo - start
         return None
 
     def _enter(
@@ -180,48 +198,55 @@ class Ledger:
         raw: Raw,
         elements: Elements | None,
         how: str,
+        aliased: bool,
     ) -> tuple[Timeline, Written, list[int]]:
         timeline.settle()
         layout = layout_of(physical(_detach(t)))
+        storage = _storage_of(t)
         if shift:
             layout = layout.shifted(shift)
+            storage = _storage_of(timeline.entries()[0].handle)
         written = Written(next(self._clock), op, raw, layout, how)
         if how == "data":
-            self._keep(timeline, written, None if shift else elements)
+            self._keep(timeline, storage, written, None if shift else elements, aliased)
         return timeline, written, [c.carrier._version for c in timeline.counters]
 
-    def _keep(self, timeline: Timeline, written: Written, elements: Elements | None) -> None:
-        layout, undo, storage = written.layout, timeline.undo, timeline.storage
-        room = layout.nbytes
+    def _keep(
+        self,
+        timeline: Timeline,
+        storage: torch.UntypedStorage,
+        written: Written,
+        elements: Elements | None,
+        aliased: bool,
+    ) -> None:
+        """Keep the old bytes that a live Save needs, in the cheapest of the ways that cover them."""
+        layout, undo = written.layout, timeline.undo
         met: list[Layout] = []
         total, lo, hi = 0, layout.hi, layout.lo
         for other in timeline.index.meeting(layout):
             met.append(other)
             total += other.nbytes
-            lo, hi = min(lo, other.lo), max(hi, other.hi)
-            if elements is not None or (total >= room and lo <= layout.lo and hi >= layout.hi):
+            lo, hi = max(min(lo, other.lo), layout.lo), min(max(hi, other.hi), layout.hi)
+            if elements is not None or (total >= layout.nbytes and (lo, hi) == (layout.lo, layout.hi)):
                 break
-        if not met:
+        if aliased:
+            regions = [layout]
+        elif not met:
             return
-        scope_budget = self._budget(timeline)
+        elif elements is not None or min(total, hi - lo if layout.dense else total) >= layout.nbytes:
+            regions = [layout]
+        elif layout.dense and hi - lo <= total:
+            regions = [Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)]
+        else:
+            regions = met
         grown = undo.nbytes
         with torch.no_grad():
-            if elements is not None:
-                undo.add(take(storage, written.tick, layout, elements))
-            elif (
-                layout.dense
-                and max(lo, layout.lo) - layout.lo + layout.hi - min(hi, layout.hi) > 0
-                and (min(hi, layout.hi) - max(lo, layout.lo) <= total)
-            ):
-                undo.add(take(storage, written.tick, _span(layout, lo, hi)))
-            elif total < room:
-                for other in met:
-                    undo.add(take(storage, written.tick, other))
-            else:
-                undo.add(take(storage, written.tick, layout))
+            for region in regions:
+                undo.add(take(storage, written.tick, region, elements))
         written.kept = undo.nbytes - grown
-        if scope_budget is not None:
-            self._check_budget(scope_budget, timeline, written)
+        budget = self._budget(timeline)
+        if budget is not None:
+            self._check_budget(budget, timeline, written)
 
     def _budget(self, timeline: Timeline) -> int | None:
         budgets = (
@@ -252,9 +277,24 @@ class Ledger:
                 for counter, version in zip(timeline.counters, before, strict=False):
                     if counter.credit(version):
                         written.moved = True
+                if timeline.fresh:
+                    self._reorder(timeline, written)
                 timeline.wrote(written)
-        if self.dead:
-            self.bury()
+                if not timeline.live:
+                    self.timelines.pop(timeline.key, None)
+
+    def _reorder(self, timeline: Timeline, written: Written) -> None:
+        """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write."""
+        refs = [e for ref in timeline.fresh if (e := ref()) is not None]
+        born = [e for e in refs if e.tick > written.tick and e.moved()]
+        if not born:
+            return
+        timeline.settle()
+        for entry in born:
+            entry.forgive()
+        now = next(self._clock)
+        timeline.undo.retick(written.tick, now)
+        written.tick = now
 
     def swapped(self, t: torch.Tensor, op: str) -> Callable[[], None]:
         """`t` is about to get other memory (`t.data = new`, `t.set_`): Saves that are `t` itself lose theirs."""
@@ -265,8 +305,9 @@ class Ledger:
         written = Written(next(self._clock), op, raw_here(2), layout_of(physical(_detach(t))), "metadata")
 
         def done() -> None:
+            new = _detach(t)
             for entry in mine:
-                entry.swaps.append(written)
+                entry.swaps.append((written, new))
 
         return done
 
@@ -316,22 +357,21 @@ class Ledger:
             if entry.layout is None:
                 timeline.settle()
             assert entry.layout is not None
-            value = timeline.undo.value(timeline.storage, entry.layout, entry.tick, self._now())
+            storage = _storage_of(entry.handle)
+            value = timeline.undo.value(storage, entry.layout, entry.tick, next(self._clock))
         if value is None:
             return None
         if entry.handle.is_neg():
             value = torch._neg_view(value)
         return value.conj() if entry.handle.is_conj() else value
 
-    def _now(self) -> int:
-        return next(self._clock)
-
     def _judge(self, entry: Entry) -> torch.Tensor:
-        handle, timeline = entry.handle, entry.timeline
+        handle = entry.handle
         value = self._value(entry)
-        changed = value is not None and not same_bytes(physical(value), physical(handle))
+        gone = _shrunk(handle)
+        changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
         cause: Literal["write", "swap", "foreign", "unknown"] = "write"
-        if entry.uncredited():
+        if entry.uncredited() or (gone and value is None):
             cause, changed = "unknown", True
         elif entry.print is not None and entry.print != escapes.fingerprint(
             handle if value is None else value
@@ -342,10 +382,13 @@ class Ledger:
             return handle
         node = torch._C._current_autograd_node()
         slot = reads.slot_of(node, entry) if node is not None else None
-        if not changed and entry.swaps and not _is_result(slot):
-            original = entry.original() if entry.original else None
-            if original is not None and not _same_tensor(original, handle):
-                cause, changed = "swap", True
+        if (
+            not changed
+            and entry.swaps
+            and not _is_result(slot)
+            and not _same_tensor(entry.swaps[-1][1], handle)
+        ):
+            cause, changed = "swap", True
         if not (changed or moved):
             return handle
         finding = Finding(
@@ -368,7 +411,7 @@ class Ledger:
     def _writes_on(self, entry: Entry, cause: str) -> list[Written]:
         """The Writes to tell of, oldest first: those that met the Save, else those PyTorch refuses it for."""
         if cause == "swap":
-            return list(entry.swaps)
+            return [written for written, _ in entry.swaps]
         timeline = entry.timeline
         if timeline is None:
             return []
@@ -387,10 +430,12 @@ def allow_budgets() -> None:
     _any_budget = True
 
 
-def _span(layout: Layout, lo: int, hi: int) -> Layout:
-    """The dense bytes of a layout between two bounds."""
-    lo, hi = max(lo, layout.lo), min(hi, layout.hi)
-    return Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)
+def _shrunk(handle: torch.Tensor) -> bool:
+    """Its storage has become too small for it: reading it would leave the memory."""
+    try:
+        return _storage_of(handle).nbytes() < layout_of(physical(handle)).hi
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 def _is_result(slot: str | None) -> bool:

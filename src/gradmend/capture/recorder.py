@@ -17,8 +17,8 @@ from gradmend.capture.taps import hub
 
 _CALLS_KEPT = 8192
 
-_address = torch._C.TensorBase.data_ptr  # type: ignore[attr-defined]
-_nbytes = torch._C.TensorBase.nbytes.__get__  # type: ignore[attr-defined]
+_address = torch._C.TensorBase.data_ptr
+_nbytes: Any = torch._C.TensorBase.__dict__["nbytes"].__get__
 
 
 class Recorded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -62,7 +63,7 @@ def physical(t: torch.Tensor) -> torch.Tensor:
 
 
 def layout_of(t: torch.Tensor) -> Layout:
-    dtype, shape, strides, offset = t.dtype, tuple(t.shape), t.stride(), t.storage_offset()
+    dtype, shape, strides, offset = t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset())
     item = dtype.itemsize
     lo = offset * item
     if t.is_contiguous():
@@ -97,29 +98,32 @@ def overlap(a: Layout, b: Layout) -> bool:
     import numpy as np
 
     try:
-        return bool(np.shares_memory(_ghost(a), _ghost(b), max_work=_MOST_WORK))
+        # numpy's stubs know max_work as a flag only; it takes any bound.
+        return bool(np.shares_memory(_ghost(a), _ghost(b), max_work=_MOST_WORK))  # type: ignore[call-overload,arg-type,unused-ignore]
     except np.exceptions.TooHardError:
         return True
 
 
 class _Ghost:
-    __slots__ = ("__array_interface__",)
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
 
 
-def _ghost(layout: Layout) -> object:
+def _ghost(layout: Layout) -> Any:
     """A numpy array of this layout at an address that is never read."""
     import numpy as np
 
     item = layout.dtype.itemsize
     dims = [(n, s * item) for n, s in zip(layout.shape, layout.strides, strict=True) if n != 1 and s != 0]
-    ghost = _Ghost()
-    ghost.__array_interface__ = {
-        "version": 3,
-        "typestr": f"|V{item}",
-        "shape": tuple(n for n, _ in dims),
-        "strides": tuple(s for _, s in dims),
-        "data": ((1 << 40) + layout.lo, True),
-    }
+    ghost = _Ghost(
+        {
+            "version": 3,
+            "typestr": f"|V{item}",
+            "shape": tuple(n for n, _ in dims),
+            "strides": tuple(s for _, s in dims),
+            "data": ((1 << 40) + layout.lo, True),
+        }
+    )
     return np.asarray(ghost)
 
 

@@ -68,7 +68,7 @@ class _Packed:
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
     try:
-        one = torch._C.TensorBase.untyped_storage  # type: ignore[attr-defined]
+        one = torch._C.TensorBase.untyped_storage
         return one(a)._cdata == one(b)._cdata
     except (RuntimeError, NotImplementedError):
         return False
@@ -150,7 +150,7 @@ def _enable() -> None:
 
 def arm() -> None:
     saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
-    _C._saved_tensors_hooks_disable = _disable
+    _C._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
     _C._saved_tensors_hooks_enable = _enable
 
 

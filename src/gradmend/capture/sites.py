@@ -45,9 +45,7 @@ def _owner(code: CodeType) -> int:
         owner = _OWN
     elif name.startswith(_TORCH):
         owner = _TORCH_OWNED
-    elif name.startswith("<frozen") or "site-packages" in name or "dist-packages" in name:
-        owner = _LIB
-    elif name.startswith(_LIBRARY):
+    elif name.startswith(("<frozen", *_LIBRARY)) or "site-packages" in name or "dist-packages" in name:
         owner = _LIB
     else:
         owner = _USER

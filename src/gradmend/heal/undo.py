@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._C import TensorBase as Base  # type: ignore[attr-defined]
+from torch._C import TensorBase as Base
 
 from gradmend.capture.regions import Layout, LayoutIndex
 
@@ -71,9 +71,14 @@ class Shadow:
 
     def __init__(self, storage: torch.UntypedStorage, lo: int, hi: int, tick: int) -> None:
         self._base = lo - lo % _ALIGN
-        self._hi = min(hi, storage.nbytes())
-        self._buffer = Base.clone(_bytes(storage, self._base, self._hi))
-        self._storage = self._buffer.untyped_storage()
+        self._hi = hi
+        self._buffer = torch.empty(hi - self._base, dtype=torch.uint8, device=storage.device)
+        self._storage = Base.untyped_storage(self._buffer)
+        # The storage may have shrunk since the Save: then the Records hold what is gone.
+        there = min(hi, storage.nbytes())
+        if there > self._base:
+            now = _bytes(storage, self._base, there)
+            Base.copy_(_bytes(self._storage, 0, there - self._base), now)
         self.tick = tick
 
     def lay(self, record: Record) -> None:
@@ -116,6 +121,13 @@ class UndoLog:
             self._index.add(record.layout)
         else:
             series.append(record)
+
+    def retick(self, old: int, new: int) -> None:
+        """The newest Records turn out to be of a later Write than was thought."""
+        at = bisect.bisect_left(self._ticks, old)
+        for record in self.records[at:]:
+            record.tick = new
+        self._ticks[at:] = [new] * (len(self._ticks) - at)
 
     def value(
         self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int

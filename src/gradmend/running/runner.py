@@ -133,8 +133,9 @@ def _print_traceback(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
-    summary = traceback.TracebackException(type(error), error, trace)
-    if isinstance(error, ConflictError):
+    lines = traceback.format_exception(type(error), error, trace)
+    if isinstance(error, ConflictError) and error.__cause__ is None and error.__context__ is None:
         # The story follows in full; the traceback only says how the program got there.
-        summary._str = "the story is below"
-    print("".join(summary.format()), end="", file=sys.stderr)
+        lines = [*traceback.format_tb(trace), f"{type(error).__name__}: the story follows\n"]
+        lines.insert(0, "Traceback (most recent call last):\n")
+    print("".join(lines), end="", file=sys.stderr)

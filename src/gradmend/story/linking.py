@@ -90,7 +90,7 @@ def _save(entry: Entry, node: str, op: str, slot: str | None) -> Save:
     info = TensorInfo(
         tuple(handle.shape), str(handle.dtype).removeprefix("torch."), _saved_name(site, op, slot)
     )
-    return Save(site, op, node, slot, info, _view(handle.storage_offset(), handle.numel(), entry))
+    return Save(site, op, node, slot, info, _view(int(handle.storage_offset()), handle.numel(), entry))
 
 
 def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
@@ -109,7 +109,7 @@ def _view(offset: int, numel: int, entry: Entry) -> str | None:
     if timeline is None:
         return None
     item = entry.handle.element_size()
-    total = timeline.storage.nbytes() // item
+    total = entry.handle.untyped_storage().nbytes() // item
     if numel >= total:
         return None
     return f"{numel} of the {total} elements of its storage, from element {offset} on"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C import TensorBase as Base  # type: ignore[attr-defined]
+from torch._C import TensorBase as Base
 
 from gradmend.heal.undo import Elements
 

@@ -18,6 +18,7 @@ Listener = Callable[[str, Sequence[torch.Tensor], str], None]
 listeners: list[Listener] = []
 
 compiling = torch.compiler.is_compiling
+_storage_of = torch._C.TensorBase.untyped_storage
 
 
 # Empty while nobody would listen, no Save living and no recorder on: what every tap looks at first.
@@ -53,12 +54,26 @@ def before(
     how: str = "data",
 ) -> Pending | None:
     token: Token | None = None
-    if _timelines:
+    aliased = bool(args) and how == "data" and torch.is_grad_enabled() and _aliased(targets, args)
+    if _timelines or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
-        token = LEDGER.before(op, targets, some, how)
+        token = LEDGER.before(op, targets, some, how, aliased)
     if token is None and not listeners:
         return None
     return Pending(op, targets, token, how)
+
+
+def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
+    """Whether an argument lies in the memory of the target: `x.mul_(x)`, `h[1] *= h[0]`."""
+    try:
+        return any(
+            isinstance(a, torch.Tensor)
+            and a.requires_grad
+            and _storage_of(a)._cdata == _storage_of(targets[0])._cdata
+            for a in args
+        )
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 def after(pending: Pending) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._C import TensorBase as Base  # type: ignore[attr-defined]
+from torch._C import TensorBase as Base
 
 from gradmend.capture import escapes
 from gradmend.capture.sites import _TORCH
@@ -48,7 +48,7 @@ def patches() -> Iterator[Any]:
 
 
 def _data_property() -> property:
-    slot = Base.data
+    slot: Any = Base.__dict__["data"]
 
     def get(self: torch.Tensor) -> torch.Tensor:
         return slot.__get__(self)

@@ -14,6 +14,7 @@ from gradmend.capture.taps.schemas import METADATA, Writes
 Func = Callable[..., Any]
 _compiling, _awake, _before, _after = hub.compiling, hub.awake, hub.before, hub.after
 _Tensor = torch.Tensor
+_grad_enabled = torch.is_grad_enabled
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -33,7 +34,8 @@ def method(original: Func, op: str) -> Func:
     how = "metadata" if op in METADATA else "data"
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or not _awake or not isinstance(self, _Tensor):
+        # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
+        if _compiling() or not (_awake or (args and _grad_enabled())) or not isinstance(self, _Tensor):
             return original(self, *args, **kwargs)
         pending = _before(op, (self,), args, kwargs, how)
         if pending is None:
@@ -48,8 +50,8 @@ def method(original: Func, op: str) -> Func:
 
 def setitem(original: Func) -> Func:
     """`t[key] = value`: a slice is a region, a mask or an index a set of elements."""
-    view_of = torch._C.TensorBase.__getitem__  # type: ignore[attr-defined]
-    detach = torch._C.TensorBase.detach  # type: ignore[attr-defined]
+    view_of = torch._C.TensorBase.__getitem__
+    detach = torch._C.TensorBase.detach
 
     def tap(self: Any, key: Any, value: Any) -> None:
         if _compiling() or not _awake:
