@@ -48,23 +48,23 @@ x = torch.randn(4, 3, requires_grad=True)
 
 # (program, rule, node, words of the message)
 ROWS = [
-    ("y = x.exp()\ny += 1  # <- here\ny.sum().backward()", "GM101", "ExpBackward0", "the result of exp"),
+    ("y = x.exp()\ny += 1  # <- here\ny.sum().backward()", "GM101", "ExpBackward0", "`y`, the result of exp (float32[4, 3])"),
     ("y = x.relu()\nz = y * 2\nz.add_(1)\ny.mul_(2)  # <- here\nz.sum().backward()", "GM101", "ReluBackward0", "the result of relu"),
-    ("y = x * 1\nz = y * y\ny.add_(1)  # <- here\nz.sum().backward()", "GM102", "MulBackward0", "an input of mul"),
-    ("y = x * 1\nz = y.sin()\nwith torch.no_grad():\n    y.zero_()  # <- here\nz.sum().backward()", "GM102", "SinBackward0", "an input of sin"),
+    ("y = x * 1\nz = y * y\ny.add_(1)  # <- here\nz.sum().backward()", "GM102", "MulBackward0", "which mul kept of its inputs"),
+    ("y = x * 1\nz = y.sin()\nwith torch.no_grad():\n    y.zero_()  # <- here\nz.sum().backward()", "GM102", "SinBackward0", "`y`, a float32[4, 3], which sin kept of its inputs"),
     ("i = torch.tensor([0, 1])\nz = x[i]\ni += 1  # <- here\nz.sum().backward()", "GM106", "IndexBackward0", "int64[2]"),
     (
         "m = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))\nopt = torch.optim.SGD(m.parameters(), 0.1)\n"
         "y = m(x).sum()\nz = y * 1\ny.backward(retain_graph=True)\nopt.step()  # <- here\nz.backward()",
-        "GM104", "AddmmBackward0", "an input of",
+        "GM104", "AddmmBackward0", "kept of its inputs",
     ),
     (
         "m = nn.Conv2d(1, 1, 3)\nopt = torch.optim.Adam(m.parameters(), 0.1, foreach=False)\n"
         "y = m(x.reshape(1, 1, 4, 3)).sum()\ny.backward(retain_graph=True)\nopt.step()  # <- here\ny.backward()",
-        "GM104", "ConvolutionBackward0", "an input of",
+        "GM104", "ConvolutionBackward0", "kept of its inputs",
     ),
-    ("h = torch.zeros(6, 3)\nw = torch.ones(3, requires_grad=True)\nfor i in range(1, 6):\n    h[i] = (h[i - 1] * w) + w  # <- here\nh.sum().backward()", "GM103", "MulBackward0", "an input of mul"),
-    ("w = torch.ones(3, requires_grad=True)\ny = w * w\nwith torch.no_grad():\n    w -= 0.1  # <- here\ny.sum().backward()", "GM105", "MulBackward0", "an input of mul"),
+    ("h = torch.zeros(6, 3)\nw = torch.ones(3, requires_grad=True)\nfor i in range(1, 6):\n    h[i] = (h[i - 1] * w) + w  # <- here\nh.sum().backward()", "GM103", "MulBackward0", "which mul kept of its inputs"),
+    ("w = torch.ones(3, requires_grad=True)\ny = w * w\nwith torch.no_grad():\n    w -= 0.1  # <- here\ny.sum().backward()", "GM105", "MulBackward0", "which mul kept of its inputs"),
 ]  # fmt: skip
 
 

@@ -138,6 +138,7 @@ def _tell(
     backward = at.user if at else None
     first = writes[0] if writes else None
     known = knowledge_of(save.node) if save.node else None
+    same = bool(records) and _same_bytes(kept, records[0])
     rule = classify(
         kind="error",
         quiet=False,
@@ -148,12 +149,12 @@ def _tell(
         slot=save.slot,
         saved_is_leaf=kept is not None and kept.tensor.is_leaf and kept.tensor.requires_grad,
         saved_is_output=kept is not None and kept.is_output,
-        same_region=bool(kept and records) and _same_bytes(kept, records[0]),
+        same_region=same,
     )
     return Conflict(
         rule=rule,
         kind="error",
-        message=_message(save, kept, first, backward),
+        message=_message(save, kept, first, backward, same),
         culprits=tuple(
             dict.fromkeys(Culprit(f.file, f.line, w.op) for w in writes if (f := w.site.user) is not None)
         ),
@@ -195,16 +196,19 @@ def _same_bytes(kept: Kept | None, record: Record) -> bool:
     return (record.lo, record.hi) == (lo, lo + kept.tensor.nbytes)
 
 
-def _message(save: Save, kept: Kept | None, write: Write | None, backward: Frame | None) -> str:
-    what = f"a {save.tensor}"
-    if kept is not None:
-        name = f"`{save.tensor.name}`" if save.tensor.name else what
-        of = "the result of" if kept.is_output else "an input of"
-        what = f"{name}, {of} {save.op} that it keeps for backward,"
-    needs = f"and backward() on {_line(backward)} needs it" if backward else "and backward() needs it"
+def _message(save: Save, kept: Kept | None, write: Write | None, backward: Frame | None, same: bool) -> str:
+    name = save.tensor.name or (write.tensor.name if write is not None and same else None)
+    called = f"`{name}`, " if name else ""
+    needs = f"backward() on {_line(backward)} needs" if backward else "backward() needs"
+    if kept is None:
+        what = f"a {save.tensor} that an op kept and {needs}"
+    elif kept.is_output:
+        what = f"{called}the result of {save.op} ({save.tensor}), which {save.op} kept and {needs}"
+    else:
+        what = f"{called}a {save.tensor}, which {save.op} kept of its inputs and {needs}"
     if write is None:
-        return f"something overwrote {what} {needs}"
-    return f"{_line(write.site.user, backward)} overwrote {what} {needs}"
+        return f"something overwrote {what}"
+    return f"{_line(write.site.user, backward)} overwrote {what}"
 
 
 def _notes(mismatch: Mismatch, kept: Kept | None, how: How) -> tuple[str, ...]:
