@@ -25,8 +25,16 @@ def tell(conflict: Conflict) -> Story:
         name = f"`{write.tensor.name}`" if write.tensor.name else str(write.tensor)
         add(write.site.user, f"{write.op} writes {name} here", True)
     elif conflict.culprits:
-        first = conflict.culprits[0]
-        add(Frame(first.file, first.line, ""), "look here first", True)
+        # An error of PyTorch's own: the line that raised, and for a second backward what led to it.
+        first, *rest = conflict.culprits
+        fails = "this backward() fails" if first.op == "backward" else "look here first"
+        add(Frame(first.file, first.line, ""), fails, True)
+        at_backward = (conflict.backward.file, conflict.backward.line) if conflict.backward else None
+        for culprit in rest:
+            if (culprit.file, culprit.line) == at_backward:
+                continue  # told below
+            label = "an earlier backward() was here" if culprit.op == "backward" else f"made here, by {culprit.op}"
+            add(Frame(culprit.file, culprit.line, ""), label)
     if conflict.saved is not None:
         save = conflict.saved
         name = f"`{save.tensor.name}`" if save.tensor.name else str(save.tensor)
