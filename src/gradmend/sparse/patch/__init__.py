@@ -1,0 +1,103 @@
+"""`patch()`: PyTorch's own sparse tensors, with backward passes that are right and never dense.
+
+with gradmend.sparse.patch():
+    A = torch.sparse_coo_tensor(index, weight, (n, n))
+    (A @ X).sum().backward()          # weight.grad, without an n x n matrix on the way
+
+gradmend.sparse.patch()               # or for good
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from gradmend.sparse.dispatch import _HOMES, TABLE
+from gradmend.sparse.patch import constructors, routes
+
+_depth = 0
+_before: list[tuple[Any, str, Any]] = []
+_ABSENT = object()
+
+
+class patch:
+    """Takes effect when called, and ends when used as a context manager and left, or by `undo()`."""
+
+    def __init__(self) -> None:
+        global _depth
+        _depth += 1
+        self._live = True
+        if _depth == 1:
+            _install()
+
+    def undo(self) -> None:
+        global _depth
+        if not self._live:
+            return
+        self._live = False
+        _depth -= 1
+        if _depth == 0:
+            _restore()
+
+    def __enter__(self) -> patch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"<gradmend.sparse.patch, {'in effect' if self._live else 'undone'}>"
+
+
+def _replace(home: Any, name: str, made: Any) -> None:
+    # An inherited name (torch.Tensor's come from its C base) is restored by taking ours away again.
+    _before.append((home, name, vars(home).get(name, _ABSENT)))
+    setattr(home, name, made)
+
+
+def _install() -> None:
+    made: dict[Any, Any] = {}
+    turn = TABLE[torch.Tensor.t]
+    for name in routes.NAMES:
+        for home in _HOMES:
+            original = getattr(home, name, None)
+            op = TABLE.get(original)
+            if original is None or op is None:
+                continue
+            if original not in made:
+                made[original] = _scriptable(original, routes.route(original, op, name))
+            _replace(home, name, made[original])
+    own = {
+        torch.sparse_csr: constructors.compressed(torch.sparse_csr_tensor, torch.sparse_csr),
+        torch.sparse_csc: constructors.compressed(torch.sparse_csc_tensor, torch.sparse_csc),
+    }
+    _replace(torch, "sparse_compressed_tensor", constructors.general(torch.sparse_compressed_tensor, own))
+    _replace(torch, "sparse_coo_tensor", constructors.coo(torch.sparse_coo_tensor))
+    _replace(torch, "sparse_csr_tensor", own[torch.sparse_csr])
+    _replace(torch, "sparse_csc_tensor", own[torch.sparse_csc])
+    for name in ("T", "mT"):
+        turned = routes.route(getattr(torch.Tensor, name).__get__, turn, "t")
+        _replace(torch.Tensor, name, property(turned))
+
+
+def _scriptable(original: Any, made: Any) -> Any:
+    """torch.jit.script knows builtins by identity: ours must count as the one it stands for."""
+    from torch.jit import _builtins
+
+    name = _builtins._find_builtin(original)
+    if name is not None:
+        _builtins._register_builtin(made, name)
+    return made
+
+
+def _restore() -> None:
+    while _before:
+        home, name, value = _before.pop()
+        if value is _ABSENT:
+            delattr(home, name)
+        else:
+            setattr(home, name, value)

@@ -1,0 +1,92 @@
+"""torch's sparse constructors, with a backward that goes straight to `values`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.patch.bridge import wrap
+from gradmend.sparse.patch.known import pattern_of
+
+Constructor = Callable[..., Tensor]
+
+
+def _traced(values: Any, options: dict[str, Any]) -> bool:
+    """Whether gradients are to reach `values`: otherwise torch's constructor is as good."""
+    return (
+        isinstance(values, Tensor)
+        and values.layout == torch.strided
+        and values.requires_grad
+        and torch.is_grad_enabled()
+        and not options.get("requires_grad")
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def _cast(values: Tensor, options: dict[str, Any]) -> Tensor:
+    """dtype= and device= apply to the values, within the graph."""
+    return values.to(dtype=options.pop("dtype", None), device=options.pop("device", None))
+
+
+def coo(torch_coo: Constructor) -> Constructor:
+    @wraps(torch_coo)
+    def sparse_coo_tensor(indices: Any, values: Any = None, size: Any = None, **options: Any) -> Tensor:
+        if not _traced(values, options):
+            given = (indices,) if values is None else (indices, values)
+            return torch_coo(*given, **options) if size is None else torch_coo(*given, size, **options)
+        values = _cast(values, options)
+        made = torch_coo(indices, values.detach(), *([] if size is None else [size]), **options)
+        index = indices if isinstance(indices, Tensor) and indices.device == made.device else made._indices()
+        pattern = pattern_of(index, None, tuple(made.shape[: made.sparse_dim()]), torch.sparse_coo)
+        return wrap(values, pattern, lambda v: made)
+
+    return sparse_coo_tensor
+
+
+def compressed(torch_compressed: Constructor, layout: torch.layout) -> Constructor:
+    @wraps(torch_compressed)
+    def sparse_compressed_tensor(
+        pointers: Any = None, indices: Any = None, values: Any = None, size: Any = None, **options: Any
+    ) -> Tensor:
+        names = (
+            ("crow_indices", "col_indices") if layout == torch.sparse_csr else ("ccol_indices", "row_indices")
+        )
+        pointers = options.pop(names[0], pointers)
+        indices = options.pop(names[1], indices)
+        shape = [] if size is None else [size]
+        if not _traced(values, options) or values.dim() != 1:
+            return torch_compressed(pointers, indices, values, *shape, **options)
+        values = _cast(values, options)
+        made = torch_compressed(pointers, indices, values.detach(), *shape, **options)
+        if layout == torch.sparse_csr:
+            inside, outside = made.col_indices(), made.crow_indices()
+        else:
+            inside, outside = made.row_indices(), made.ccol_indices()
+        # The user's own tensors where they are the ones stored: they outlive this call, and so does the pattern.
+        if isinstance(indices, Tensor) and indices.device == made.device:
+            inside = indices
+        if isinstance(pointers, Tensor) and pointers.device == made.device:
+            outside = pointers
+        pattern = pattern_of(inside, outside, tuple(made.shape), layout)
+        return wrap(values, pattern, lambda v: made)
+
+    return sparse_compressed_tensor
+
+
+def general(torch_general: Constructor, by_layout: dict[torch.layout, Constructor]) -> Constructor:
+    @wraps(torch_general)
+    def sparse_compressed_tensor(
+        compressed_indices: Any, plain_indices: Any, values: Any, *size: Any, **options: Any
+    ) -> Tensor:
+        own = by_layout.get(options.get("layout"))  # type: ignore[arg-type]
+        if own is None or not _traced(values, options):
+            return torch_general(compressed_indices, plain_indices, values, *size, **options)
+        options.pop("layout")
+        return own(compressed_indices, plain_indices, values, *size, **options)
+
+    return sparse_compressed_tensor
