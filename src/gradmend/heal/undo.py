@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +58,16 @@ def take(
         return Record(tick, layout, elements.read(layout.over(storage)), elements)
     if layout.dense:
         return Record(tick, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
+    layout = _once(layout)
     return Record(tick, layout, Base.clone(layout.over(storage), memory_format=torch.contiguous_format))
+
+
+def _once(layout: Layout) -> Layout:
+    """Without the repeats of an expanded dimension, which PyTorch refuses to write back."""
+    if 0 not in layout.strides:
+        return layout
+    shape = tuple(n if stride else min(n, 1) for n, stride in zip(layout.shape, layout.strides, strict=True))
+    return replace(layout, shape=shape)
 
 
 def _bytes(storage: torch.UntypedStorage, lo: int, hi: int) -> torch.Tensor:

@@ -59,7 +59,8 @@ def _index(args: Args, kwargs: Kwargs) -> Elements:
 
 
 def _index_put(args: Args, kwargs: Kwargs) -> Elements:
-    return by_key(tuple(_arg(args, kwargs, 0, "indices")))
+    # Here a missing index means the whole dimension; in brackets None would add one.
+    return by_key(tuple(slice(None) if i is None else i for i in _arg(args, kwargs, 0, "indices")))
 
 
 def _masked(args: Args, kwargs: Kwargs) -> Elements:

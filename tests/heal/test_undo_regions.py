@@ -1,0 +1,31 @@
+"""Old values go back to where they were, whatever the shape of the region."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from healed import healed, plain
+
+
+def test_an_expanded_column_is_kept_once_and_put_back() -> None:
+    def program(x: torch.Tensor) -> None:
+        y = x * 1
+        loss = (y[:, 0].expand(4, 3) ** 2).sum()
+        y.mul_(3)
+        loss.backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace"):
+        plain(program, 3, 4)
+    right = torch.zeros(3, 4, dtype=torch.float64)
+    right[:, 0] = 8 * torch.tensor([1.0, 5, 9])
+    assert torch.equal(healed(program, 3, 4), right)
+
+
+def test_index_put_with_a_missing_index_means_the_whole_dimension() -> None:
+    def program(x: torch.Tensor) -> None:
+        y = x * 1
+        loss = (y**2).sum()
+        torch.ops.aten.index_put_(y, [None, torch.tensor([1])], torch.zeros((), dtype=y.dtype))
+        loss.backward()
+
+    assert torch.equal(healed(program, 3, 4), 2 * torch.arange(1.0, 13, dtype=torch.float64).reshape(3, 4))
