@@ -204,6 +204,41 @@ train()
     assert conflict.help == ("cut it off where it is carried over: `hidden = hidden.detach()`",)
 
 
+@pytest.mark.parametrize("hooks", [True, False])
+def test_a_running_total(tmp_path: Path, hooks: bool) -> None:
+    program = (
+        HEAD
+        + """
+total = 0
+for step in range(3):
+    loss = (x @ u).exp().mean()
+    total = total + loss
+    total.backward()  # <- here
+"""
+    )
+    conflict, where, _, line = run(tmp_path, program, hooks)
+    assert where[0] == line
+    assert "a total that contains an earlier loss" in conflict.message
+    assert any("on the new loss alone" in h for h in conflict.help)
+
+
+def test_state_of_an_lstm_is_named(tmp_path: Path) -> None:
+    program = (
+        HEAD
+        + """
+rnn = torch.nn.LSTM(3, 3)
+h, c = torch.zeros(1, 3), torch.zeros(1, 3)
+for step in range(3):
+    out, (h, c) = rnn(x, (h, c))  # made
+    out.square().mean().backward()  # <- here
+"""
+    )
+    conflict, where, file, line = run(tmp_path, program, hooks=True)
+    assert where == [line, *lines(file, "made")]
+    assert conflict.help == ("cut it off where it is carried over: `h, c = h.detach(), c.detach()`",)
+    exec(program.replace("    out, (h", "    h, c = h.detach(), c.detach()\n    out, (h"), {})
+
+
 def test_a_custom_function_and_autograd_grad(tmp_path: Path) -> None:
     program = (
         HEAD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from gradmend.capture.sites import resolve
 from gradmend.model import Conflict, Culprit, Frame, Site
 from gradmend.story.failures import nodes
 from gradmend.story.names import enclosing_loop, op_name, result_name
+from gradmend.story.source import statement_of
 
 PATTERN = re.compile(r"Trying to backward through the graph a second time")
 RULE = "GM131"
@@ -41,15 +43,15 @@ class Shared:
                     return made, now
         return None
 
-    def name_at(self, at: Site) -> str | None:
-        """The variable it is known by where backward is called, else where it was made."""
+    def names_at(self, at: Site) -> tuple[str, ...]:
+        """The variables it is known by where backward is called, else where it was made."""
         pair = self.seen_from(at)
         frames = (pair[0] if pair else None, self.frame)
-        return next((n for f in frames if f is not None and (n := result_name(f))), None)
+        return next((n for f in frames if f is not None and (n := carried_names(f))), ())
 
     def called(self, at: Site) -> str:
-        name = self.name_at(at)
-        return f"`{name}`" if name else f"the result of `{self.op}`"
+        names = self.names_at(at)
+        return " and ".join(f"`{n}`" for n in names) if names else f"the result of `{self.op}`"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class First:
     calls: tuple[BackwardCall, ...]
     sure: bool
     same_root: bool = False
+    inside: bool = False  # its root is a part of the failing graph: a running total
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -136,10 +139,12 @@ def _first(
     if shared is not None:
         ran = [c for c in earlier if shared.number in c.visited]
         if ran:
-            return First((ran[0],), True, _same_root(ran[0], failing))
+            return First(
+                (ran[0],), True, _same_root(ran[0], failing), bool(numbers.intersection(ran[0].roots))
+            )
     through = [c for c in earlier if numbers.intersection(c.roots)]
     if through:
-        return First((through[0],), True, _same_root(through[0], failing))
+        return First((through[0],), True, _same_root(through[0], failing), inside=True)
     # A backward can have used up only what was made before its root.
     able = [c for c in earlier if shared is None or max(c.roots, default=-1) > shared.number]
     frames = list(dict.fromkeys(c.frame for c in able))
@@ -174,6 +179,15 @@ def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
             "call backward once for each forward",
             "if both passes are wanted, give the first one `retain_graph=True`; their gradients add up",
         )
+    elif first.inside:
+        message = (
+            "this backward starts from a total that contains an earlier loss, whose backward has already run"
+        )
+        helps = (
+            "call backward on the new loss alone: gradients add up by themselves",
+            "or call it once, on the total, after the loop",
+            "a total that is only printed needs no graph: add `loss.item()` or `loss.detach()` to it",
+        )
     elif before is not None and _same_place(before, now):
         message, helps = _again(at, shared)
     else:
@@ -189,13 +203,27 @@ def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
     )
 
 
+def carried_names(frame: Frame) -> tuple[str, ...]:
+    """What the line calls its result. Of several (`out, h = rnn(x, h)`) those that it reads too: state."""
+    name = result_name(frame)
+    if name is None or "," not in name:
+        return (name,) if name else ()
+    found = statement_of(frame)
+    if found is None or not isinstance(found[1], ast.Assign):
+        return ()
+    target, value = found[1].targets[0], found[1].value
+    read = {ast.unparse(n) for n in ast.walk(value) if isinstance(n, ast.Name | ast.Attribute)}
+    parts = (n for n in ast.walk(target) if isinstance(n, ast.Name | ast.Attribute))
+    return tuple(t for n in parts if (t := ast.unparse(n)) in read and t != "self")
+
+
 Words = tuple[str, tuple[str, ...]]
 
 
 def _two_losses(at: Site, shared: Shared | None, before: Frame | None) -> Words:
-    name = shared.name_at(at) if shared else None
+    names = shared.names_at(at) if shared else ()
     line = f" ({_at(before, at.user)})" if before is not None else ""
-    detached = f"`{name}.detach()`" if name else "a `detach()`ed copy"
+    detached = " and ".join(f"`{n}.detach()`" for n in names) or "a `detach()`ed copy"
     return (
         f"this backward goes through {_part(at, shared)}, which an earlier backward has already used up",
         (
@@ -208,8 +236,8 @@ def _two_losses(at: Site, shared: Shared | None, before: Frame | None) -> Words:
 
 def _again(at: Site, shared: Shared | None) -> Words:
     """One line ran backward both times: a loop. Was the shared part made in it, or before it?"""
-    name = shared.name_at(at) if shared else None
-    detach = f"`{name} = {name}.detach()`" if name else "`x = x.detach()`"
+    names = (shared.names_at(at) if shared else ()) or ("x",)
+    detach = f"`{', '.join(names)} = {', '.join(f'{n}.detach()' for n in names)}`"
     part = _part(at, shared)
     pair = shared.seen_from(at) if shared else None
     loop = enclosing_loop(pair[1]) if pair else None
