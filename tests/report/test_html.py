@@ -173,6 +173,7 @@ def test_text_stays_text(rule: str, message: str, op: str, notes: list[str]) -> 
     }
     allowed |= {
         "h3",
+        "div",
         "small",
         "article",
         "section",

@@ -20,7 +20,7 @@ article { margin: 1.25rem 0; padding: 1rem 1.25rem; background: var(--card); bor
 article.refused-but-right { border-left-color: var(--cool); } article.refused-but-right h2 code { color: var(--cool); }
 pre { margin: .3rem 0; padding: .5rem 0; overflow-x: auto; background: var(--paper); border: 1px solid var(--line);
   border-radius: 4px; font-size: .85rem; line-height: 1.45; }
-pre > *, p.note pre, p.help pre, article.error > pre, details pre { padding: 0 .75rem; }
+pre > *, .note pre, .help pre, article.error > pre, details pre { padding: 0 .75rem; }
 pre span, pre mark, pre ins, pre del { display: inline-block; min-width: 100%; color: inherit; background: none;
   text-decoration: none; }
 pre i { display: inline-block; width: 4ch; margin-right: 2ch; text-align: right; color: var(--dim); font-style: normal;
@@ -28,8 +28,8 @@ pre i { display: inline-block; width: 4ch; margin-right: 2ch; text-align: right;
 .place mark { background: var(--cool-bg); } .place.primary mark { background: var(--bad-bg); }
 .place.primary h3 { color: var(--bad); }
 pre ins { background: var(--good-bg); color: var(--good); } pre del { background: var(--bad-bg); color: var(--bad); }
-.fix.proven h3 small { color: var(--good); } p.note, p.help { margin: .6rem 0; }
-p.note > b, p.help > b { margin-right: .4rem; } p.help > b { color: var(--good); } p.note > b { color: var(--cool); }
+.fix.proven h3 small { color: var(--good); } .note, .help { margin: .6rem 0; }
+.note > b, .help > b { margin-right: .4rem; } .help > b { color: var(--good); } .note > b { color: var(--cool); }
 details { margin: .4rem 0; font-size: .85rem; } li.torch, li.library { color: var(--dim); } li.user { color: var(--ink); }
 table { border-collapse: collapse; } th { text-align: left; padding-right: 1.5rem; font-weight: normal; }
 """

@@ -159,7 +159,7 @@ def _prose(text: str) -> str:
 
 
 def _list(kind: str, texts: Any) -> str:
-    return "".join(f'<p class="{kind}"><b>{kind}</b> {_text(str(t))}</p>' for t in texts or [])
+    return "".join(f'<div class="{kind}"><b>{kind}</b> {_text(str(t))}</div>' for t in texts or [])
 
 
 def _text(text: str) -> str:
