@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gradmend.capture import backwards
 from gradmend.capture.sites import raw_here
 from gradmend.model import Conflict, Site
 from gradmend.story.failures import diagnose
+from gradmend.story.failures.explain import from_text
 
 told: list[Conflict] = []
 
@@ -303,6 +305,17 @@ def test_a_creation_site_given_by_the_caller_is_used() -> None:
     assert conflict is not None and seen == ["ExpBackward0"]
     assert site.user is not None
     assert conflict.culprits[-1].line == site.user.line
+
+
+@pytest.mark.parametrize(("program", "first"), [(CARRIED, "carried over"), (SHARED, "two losses")])
+def test_from_the_traceback_alone(tmp_path: Path, program: str, first: str) -> None:
+    """With nothing recorded, all ways to get there are told; a loop around the line puts carried state first."""
+    backwards.disarm()
+    exc, file, line = fail(tmp_path, program)
+    conflict = from_text("".join(traceback.format_exception(exc)))
+    assert conflict is not None and conflict.rule == "GM131"
+    assert [(c.file, c.line) for c in conflict.culprits] == [(file, line)]
+    assert first in conflict.help[0] and len(conflict.help) == 3
 
 
 def test_asking_a_node_for_what_was_freed(tmp_path: Path) -> None:

@@ -190,6 +190,8 @@ def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
         )
     elif before is not None and _same_place(before, now):
         message, helps = _again(at, shared)
+    elif shared is None and not first.frames:
+        message, helps = _anything(now)
     else:
         message, helps = _two_losses(at, shared, before)
     return Conflict(
@@ -218,6 +220,23 @@ def carried_names(frame: Frame) -> tuple[str, ...]:
 
 
 Words = tuple[str, tuple[str, ...]]
+
+
+def _anything(now: Frame | None) -> Words:
+    """Nothing was recorded: the three ways to get here, the likeliest first."""
+    carried = (
+        "if something is carried over from the iteration before (a hidden state, a running total), or was made once "
+        "before the loop, `detach()` it there, or compute it anew in each iteration"
+    )
+    others = (
+        "if two losses share a part, add them and call backward once, or give the first `retain_graph=True`",
+        "if the same loss is meant to go back twice, give the first backward `retain_graph=True`",
+    )
+    loop = enclosing_loop(now) if now else None
+    return (
+        "this backward goes through a part of the graph which an earlier backward has already used up",
+        (carried, *others) if loop is not None or now is None else (*others, carried),
+    )
 
 
 def _two_losses(at: Site, shared: Shared | None, before: Frame | None) -> Words:
