@@ -16,7 +16,7 @@ from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import switch
 from gradmend.model import Conflict
 from gradmend.story.failures.postmortem import postmortem
-from gradmend.story.failures.second_backward import anomaly_site
+from gradmend.story.failures.used_up import anomaly_site
 
 told: list[Conflict | None] = []
 

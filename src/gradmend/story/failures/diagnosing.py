@@ -10,7 +10,7 @@ from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
 from gradmend.story.failures import graphs, second_backward, writes
 from gradmend.story.failures.scene import Scene, site_of
-from gradmend.story.failures.second_backward import CreationSite
+from gradmend.story.failures.used_up import CreationSite
 
 CAUSES = (*writes.CAUSES, *graphs.CAUSES)
 

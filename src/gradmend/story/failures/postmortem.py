@@ -18,7 +18,7 @@ from gradmend.capture.sites import Raw, resolve
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story.failures import nodes
-from gradmend.story.failures.second_backward import anomaly_site
+from gradmend.story.failures.used_up import anomaly_site
 from gradmend.story.failures.versions import Mismatch, bare, knowledge_of, read
 from gradmend.story.names import result_name, written_name
 
