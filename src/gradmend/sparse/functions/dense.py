@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import implements
+from gradmend.sparse.functions.place import put
 from gradmend.sparse.tensor import SparseTensor
 
 
 @implements("to_dense")
 def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -> Tensor:
     values = S.values().movedim(S.batch_dims, 0)
-    flat = values.new_zeros(S.pattern.numel, *values.shape[1:]).index_copy(0, S.pattern.keys(), values)
+    flat = put(S.pattern.numel, S.pattern.keys(), values)
     dense = flat.unflatten(0, S.pattern.size)
     n = S.pattern.ndim
     dense = dense.permute(*range(n, n + S.batch_dims), *range(n), *range(n + S.batch_dims, dense.dim()))

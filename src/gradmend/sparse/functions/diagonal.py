@@ -10,6 +10,7 @@ from torch import Tensor
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.dims import entries_back, entries_first
+from gradmend.sparse.functions.place import put
 from gradmend.sparse.functions.rebuild import only
 from gradmend.sparse.pattern import Pattern, check_size
 from gradmend.sparse.tensor import SparseTensor, make
@@ -30,7 +31,7 @@ def take_diagonal(S: SparseTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
     length = max(min(rows - start, cols - max(offset, 0)), 0)
     on = (S.pattern.col - S.pattern.row == offset).nonzero().squeeze(1)
     values = entries_first(S).index_select(0, on)
-    out = values.new_zeros(length, *values.shape[1:]).index_copy(0, S.pattern.row[on] - start, values)
+    out = put(length, S.pattern.row[on] - start, values)
     # torch.diagonal puts the diagonal last.
     return entries_back(out, b) if not S.dense_dim() else out.movedim(0, -1)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import SparseError, dense_result
+from gradmend.sparse.functions.place import put
 from gradmend.sparse.pattern import Pattern, Segments
 from gradmend.sparse.tensor import SparseTensor, make
 
@@ -73,8 +74,7 @@ def hand_back(
     shown = tuple(S.pattern.size[d] if d in keep else 1 for d in range(n)) if keepdim else kept
     if dense:
         if segs.ids is not None:
-            whole = torch.full((segs.total, *found.shape[1:]), fill, dtype=found.dtype, device=found.device)
-            found = whole.index_copy(0, segs.ids, found)
+            found = put(segs.total, segs.ids, found, fill)
         out = entries_back(found, b)
         return out.reshape((*out.shape[:b], *shown, *out.shape[b + 1 :]))
     if fill != 0:

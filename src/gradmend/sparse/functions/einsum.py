@@ -11,6 +11,7 @@ from torch import Tensor
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.matmul import matmul
+from gradmend.sparse.functions.place import put
 from gradmend.sparse.functions.segment import segment_sum
 from gradmend.sparse.functions.shape import sparsify
 from gradmend.sparse.pattern import Pattern
@@ -152,7 +153,7 @@ def _collect(
         order = [*kept, *outer]
         return made.permute([order.index(c) for c in output])
     if segs.ids is not None:
-        total = total.new_zeros(segs.total, *total.shape[1:]).index_copy(0, segs.ids, total)
+        total = put(segs.total, segs.ids, total)
     total = (
         total.reshape(*size, *(sizes[c] for c in outer)) if kept else total.reshape([sizes[c] for c in outer])
     )

@@ -45,8 +45,8 @@ def _need_some(r: Reduction) -> None:
         )
 
 
-def _pick(S: SparseTensor, dim: int | None, keepdim: bool, largest: bool) -> tuple[Any, Any]:
-    """(the extreme, where it is): the first one on ties, its gradient to that one alone."""
+def _pick(S: SparseTensor, dim: int | None, keepdim: bool, largest: bool) -> tuple[Reduction, Tensor, Tensor]:
+    """Per group, the extreme and where it is: the first one on ties, its gradient to that one alone."""
     r = Reduction(S, None if dim is None else wrap(S, dim), keepdim, "argmax" if largest else "argmin")
     _need_some(r)
     segs, S = r.segs, r.S
@@ -72,7 +72,7 @@ def _pick(S: SparseTensor, dim: int | None, keepdim: bool, largest: bool) -> tup
         where = torch.where(zero_wins, gap, stored_at)
     else:
         value, where = top, gap.expand(top.shape)
-    return r.done(value, 0), r.done(where, 0)
+    return r, value, where
 
 
 def _rank(ptr: Tensor, perm: Tensor | None, seg: Tensor, nnz: int) -> Tensor:
@@ -100,12 +100,14 @@ def _reduction(name: str, largest: bool) -> None:
         if not isinstance(dim, int):
             return _both(S, dim)
         kind = torch.return_types.max if largest else torch.return_types.min
-        return kind(_pick(S, dim, keepdim, largest))
+        r, value, where = _pick(S, dim, keepdim, largest)
+        return kind((r.done(value, 0), r.done(where, 0)))
 
     @implements("arg" + name)
     def argmax(S: SparseTensor, dim: int | None = None, keepdim: bool = False) -> Any:
         detached = S.like(S.values().detach())
-        return _pick(detached, dim, keepdim, largest)[1]
+        r, _, where = _pick(detached, dim, keepdim, largest)
+        return r.done(where, 0)
 
     _both: Op = _union_op(pair)
 

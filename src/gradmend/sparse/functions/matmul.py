@@ -10,6 +10,7 @@ from torch import Tensor
 from gradmend.sparse import dynamo
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
+from gradmend.sparse.functions.place import add_into, put
 from gradmend.sparse.functions.primitive import sddmm, spmm
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make
@@ -101,7 +102,7 @@ def product(pattern: Pattern, values: Tensor, X: Tensor, flip: bool = False) -> 
     out = spmm(values, X, local.pattern, flip)
     if target is None:
         return out
-    return out.new_zeros(pattern.size[1 if flip else 0], out.shape[1]).index_copy(0, target, out)
+    return put(pattern.size[1 if flip else 0], target, out)
 
 
 def sampled(pattern: Pattern, A: Tensor, B: Tensor) -> Tensor:
@@ -158,7 +159,9 @@ def addmm(C: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
         out = out * alpha
     if beta == 0:
         return out
-    return (C if beta == 1 else C * beta) + out
+    if isinstance(out, SparseTensor) or isinstance(C, SparseTensor):
+        return C * beta + out
+    return add_into(out, C, beta)
 
 
 @implements("addmv", method=False)

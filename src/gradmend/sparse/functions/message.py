@@ -30,12 +30,8 @@ def propagate(S: SparseTensor, X: Tensor, reduce: str = "sum") -> Tensor:
         raise SparseError(f"messages pass along a matrix, not the shape {tuple(S.shape)}.")
     if reduce == "mean":
         segs = S.pattern.segments((0,))
-        total = sparse_dense(S, X)
-        if segs.ids is None:
-            return total / counts(segs, total).clamp(min=1)
-        # Few rows have entries: only those are divided.
-        share = 1 / counts(segs, total).to(total.dtype)
-        return total.index_copy(0, segs.ids, total.index_select(0, segs.ids) * share)
+        share = spread(1 / counts(segs, S.values()).to(S.dtype), segs)
+        return sparse_dense(S.like(S.values() * share), X)
     values, X = _agree(S.values(), X)
     sent = X.index_select(0, S.pattern.col)
     sent = values.view(-1, *[1] * (X.dim() - 1)) * sent

@@ -108,11 +108,9 @@ def matrix_norm(
         )
     rows, cols = (d % S.ndim for d in dim)
     over, then = (rows, cols) if abs(ord) == 1 else (cols, rows)
-    sums = sum(_size_of(S), over, True)
-    if isinstance(sums, SparseTensor):
-        found = _amax(sums, then, True, ord > 0)
-    else:
-        found = sums.amax(then, keepdim=True) if ord > 0 else sums.amin(then, keepdim=True)
+    r = Reduction(_size_of(S), over, True, "norm")
+    r.dense = False  # as a sparse vector: only the largest of these sums is wanted
+    found = _amax(r.done(segment_sum(r.values, r.segs), 0), then, True, ord > 0)
     return found if keepdim else found.squeeze(max(rows, cols)).squeeze(min(rows, cols))
 
 

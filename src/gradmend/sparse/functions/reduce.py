@@ -21,6 +21,7 @@ from gradmend.sparse.functions.dims import (
     reduced_size,
     split,
 )
+from gradmend.sparse.functions.place import in_place_is_fine
 from gradmend.sparse.functions.segment import (
     counts,
     extreme,
@@ -107,7 +108,9 @@ def mean(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torc
     dims = as_dims(S, dim)
     n = math.prod(S.shape[d] for d in dims)
     total = sum(S, dims, keepdim, dtype=dtype)
-    return total.like(total.values() / n) if isinstance(total, SparseTensor) else total / n
+    if isinstance(total, SparseTensor):
+        return total.like(total.values() / n)
+    return total.div_(n) if in_place_is_fine() else total / n
 
 
 @implements("prod")

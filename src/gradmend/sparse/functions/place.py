@@ -1,0 +1,35 @@
+"""Short results written into long ones: a row per group into all rows, without a second copy of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def in_place_is_fine() -> bool:
+    """Nobody traces or transforms: writing into a tensor of our own saves a copy of it."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+def put(total: int, ids: Tensor, rows: Tensor, fill: Any = 0) -> Tensor:
+    """[total, ...] of `fill`, with rows[i] at ids[i]."""
+    whole = torch.full((total, *rows.shape[1:]), fill, dtype=rows.dtype, device=rows.device)
+    return whole.index_copy_(0, ids, rows) if in_place_is_fine() else whole.index_copy(0, ids, rows)
+
+
+def add_into(fresh: Tensor, more: Tensor, alpha: Any = 1) -> Tensor:
+    """fresh + alpha * more, for a `fresh` that nobody else holds."""
+    same = (
+        fresh.dtype == torch.result_type(fresh, more)
+        and torch.broadcast_shapes(fresh.shape, more.shape) == fresh.shape
+    )
+    if same and in_place_is_fine():
+        return fresh.add_(more, alpha=alpha)
+    return torch.add(fresh, more, alpha=alpha)
