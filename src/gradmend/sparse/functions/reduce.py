@@ -21,7 +21,6 @@ from gradmend.sparse.functions.dims import (
     reduced_size,
     split,
 )
-from gradmend.sparse.functions.place import in_place_is_fine
 from gradmend.sparse.functions.segment import (
     counts,
     extreme,
@@ -107,10 +106,13 @@ def mean(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torc
         raise SparseError(f"mean of {S.dtype} has no whole result: say dtype=, or convert with S.float().")
     dims = as_dims(S, dim)
     n = math.prod(S.shape[d] for d in dims)
+    parts = split(S, dims)
+    if not parts.batch and not parts.dense:
+        # Divided before it is written out to all rows, which most often are longer.
+        r = Reduction(S if dtype is None else S.to(dtype), dims, keepdim, "mean")
+        return r.done(segment_sum(r.values, r.segs) / n, 0)
     total = sum(S, dims, keepdim, dtype=dtype)
-    if isinstance(total, SparseTensor):
-        return total.like(total.values() / n)
-    return total.div_(n) if in_place_is_fine() else total / n
+    return total.like(total.values() / n) if isinstance(total, SparseTensor) else total / n
 
 
 @implements("prod")
