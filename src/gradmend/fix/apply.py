@@ -20,7 +20,9 @@ def apply(original: Mapping[str, Text], sources: Mapping[str, str]) -> None:
             before = original[file].encode(original[file].text)
             with open(target, "rb") as handle:
                 if handle.read() != before:
-                    raise UsageError(f"{file} has changed since it was analysed: nothing was written, run fix again")
+                    raise UsageError(
+                        f"{file} has changed since it was analysed: nothing was written, run fix again"
+                    )
             ready.append((target, _beside(target, original[file].encode(text)), before))
     except OSError as why:
         _drop(ready)

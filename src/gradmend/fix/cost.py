@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,9 @@ class Cost:
         if self.bytes is not None:
             parts.append(f"{_signed(self.bytes)} held by the forward")
         if self.seconds is not None:
-            timed = f"{1e3 * self.seconds:+.2f} ms per step" if self.seconds else "no time that can be measured"
+            timed = (
+                f"{1e3 * self.seconds:+.2f} ms per step" if self.seconds else "no time that can be measured"
+            )
             parts.append(timed)
         return ", ".join(parts) or "not measurable: the original never ran through"
 
@@ -50,7 +53,7 @@ def _step(run: Run) -> float | None:
         return None
     if len(ends) == 1:
         return float(ends[0])
-    return float(min(b - a for a, b in zip(ends, ends[1:], strict=False)))
+    return float(min(b - a for a, b in itertools.pairwise(ends)))
 
 
 def _signed(count: int) -> str:

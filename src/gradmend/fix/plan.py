@@ -23,6 +23,19 @@ _DEPTH = 12  # conflicts fixed one after the other
 _TRIALS = 60  # candidates tried for one conflict
 
 
+# Keeping the graph is not enough when parameters change between its two backward calls: then the author
+# most likely meant a shorter gradient, and only the author can say which.
+OPTIONS = (
+    "ambiguous: this backward goes back into a graph made before the parameters were updated. Options:\n"
+    "  1. detach() the state carried over (truncated backpropagation through time): gradients stop there; "
+    "no extra memory\n"
+    "  2. sum the losses and call backward() once, before the update: the whole gradient, at the old parameters; "
+    "the graph of all steps stays in memory\n"
+    "  3. compute the shared part again after the update: the gradient at the new parameters; one more forward\n"
+    "each is another gradient, so none is chosen for you"
+)
+
+
 @dataclass(slots=True)
 class Tried:
     candidate: Candidate
@@ -96,10 +109,17 @@ class Planner:
     def _not_ours(self, plain: Run) -> Plan | None:
         if plain.outcome == "late":
             seconds = f"{self.runner.seconds:g}"
-            return Plan("stuck", f"the program neither ends nor makes {self.runner.steps} backward calls in {seconds} s")
+            return Plan(
+                "stuck",
+                f"the program neither ends nor makes {self.runner.steps} backward calls in {seconds} s",
+            )
         if plain.error and plain.error.get("type") == "EOFError":
             return Plan("stuck", "the program asks for input, which a trial run has none of")
-        if plain.error and plain.error.get("type") == "PermissionError" and "trial run" in plain.error["message"]:
+        if (
+            plain.error
+            and plain.error.get("type") == "PermissionError"
+            and "trial run" in plain.error["message"]
+        ):
             return Plan("stuck", plain.error["message"])
         ours = diagnose.is_refused(plain) or diagnose.is_second(plain) or diagnose.is_changed(plain)
         if plain.error and not ours:
@@ -113,7 +133,9 @@ class Planner:
         if diagnose.is_refused(plain):
             if self._is_update(plain):
                 oracle = self.runner.run({}, "forgive")
-                return Judge(self.runner, "update", oracle, plain) if oracle.ran else f"no oracle: {oracle.why}"
+                return (
+                    Judge(self.runner, "update", oracle, plain) if oracle.ran else f"no oracle: {oracle.why}"
+                )
             return self._differences(plain)
         retain = diagnose.is_second(plain) or diagnose.is_second(healed)
         if retain:
@@ -127,9 +149,9 @@ class Planner:
         if not twice.same:
             return f"the program is not deterministic: between two runs {twice.why}"
         live = {tuple(p) for p in copies.extra.get("live", [])}
-        hidden = any((p.file, p.line) in live for f in known for w in f.writes for p in w.chain[:1])
+        hidden = any((p.file, p.line) in live for f in known for w in f.writes for p in w.chain)
         if hidden:
-            return self._differences(plain)
+            return self._differences(plain, bool(copies.extra.get("by_detach")))
         if healed.ran:
             if compare(copies, healed).same:
                 return Judge(self.runner, basis, healed, plain)
@@ -139,9 +161,9 @@ class Planner:
             return self._differences(plain)
         return Judge(self.runner, basis, copies, plain)
 
-    def _differences(self, plain: Run) -> Judge | str:
+    def _differences(self, plain: Run, doors: bool = False) -> Judge | str:
         self.tell("measuring differences in float64")
-        slopes = measure(self.runner, {})
+        slopes = measure(self.runner, {}, doors)
         if isinstance(slopes, str):
             return f"no oracle: {slopes}"
         return Judge(self.runner, "differences", None, plain, slopes)
@@ -152,15 +174,14 @@ class Planner:
             return False
         if any(not c.get("failed") for c in plain.calls):
             return True
-        for place in plain.chain():
-            if re.search(r"__init__|init|reset|build|setup", place.function):
-                return True
-        return False
+        return any(re.search(r"__init__|init|reset|build|setup", place.function) for place in plain.chain())
 
     # -- the search --------------------------------------------------------------------------------
     def _search(self, judge: Judge, project: Project, plain: Run, healed: Run) -> Plan:
         chosen: list[Candidate] = []
         for _ in range(_DEPTH):
+            if judge.basis == "retained" and chosen and not diagnose.is_second(plain):
+                return Plan("unproven", OPTIONS, chosen=chosen)
             found = self._one(judge, project, plain, healed)
             if found is None:
                 return Plan("unproven", "no candidate was proven", chosen=chosen)
@@ -208,9 +229,13 @@ class Planner:
             return step[0], None, step[1], step[2]
         return None
 
-    def _progress(self, judge: Judge, sources: dict[str, bytes], plain: Run, trial: Run, healed: Run) -> Run | None:
+    def _progress(
+        self, judge: Judge, sources: dict[str, bytes], plain: Run, trial: Run, healed: Run
+    ) -> Run | None:
         """Is less left to fix, and nothing changed so far? Then the healed run of the edited program."""
-        moved_on = diagnose.is_refused(plain) and not diagnose.is_refused(trial) or _other_line(plain, trial)
+        moved_on = (diagnose.is_refused(plain) and not diagnose.is_refused(trial)) or _other_line(
+            plain, trial
+        )
         second = diagnose.is_second(plain) and not diagnose.is_second(trial)
         if trial.error and not (
             diagnose.is_refused(trial) or diagnose.is_second(trial) or diagnose.is_changed(trial)
@@ -224,9 +249,7 @@ class Planner:
         return None
 
     def _bytes(self, project: Project) -> dict[str, bytes]:
-        return {
-            f: self.texts[f].encode(s) for f, s in project.sources.items() if s != self.texts[f].text
-        }
+        return {f: self.texts[f].encode(s) for f, s in project.sources.items() if s != self.texts[f].text}
 
 
 def _other_line(plain: Run, trial: Run) -> bool:
@@ -248,4 +271,4 @@ def default_seconds(runner_seconds: float) -> float:
     return 3 * runner_seconds
 
 
-__all__ = ["Plan", "Planner", "Tried", "Path"]
+__all__ = ["Path", "Plan", "Planner", "Tried"]

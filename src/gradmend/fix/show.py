@@ -85,7 +85,9 @@ def as_json(plan: Plan, cost: Cost | None, patch: str, written: bool) -> dict[st
     for t in plan.tried:
         if not t.verdict.same and not t.step:
             why = t.verdict.why
-            fixes.append({"title": t.candidate.title, "diff": "", "status": "failed", "note": why, "edits": []})
+            fixes.append(
+                {"title": t.candidate.title, "diff": "", "status": "failed", "note": why, "edits": []}
+            )
     conflicts: list[dict[str, Any]] = [dict(c) for c in plan.conflicts]
     if not conflicts and plan.facts is not None:
         conflicts = [_conflict(plan)]

@@ -99,7 +99,7 @@ class Tree:
         else the innermost compound statement whose header is there."""
         import libcst as cst
 
-        small = [
+        small: list[cst.CSTNode] = [
             n
             for n in self.nodes
             if isinstance(n, cst.BaseSmallStatement) and self.lines(n)[0] <= line <= self.lines(n)[1]
@@ -110,7 +110,7 @@ class Tree:
             small = hit or small
         if small:
             return small
-        headed = [
+        headed: list[cst.CSTNode] = [
             n
             for n in self.nodes
             if isinstance(n, cst.BaseCompoundStatement) and self.lines(n)[0] <= line <= self.lines(n)[1]

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import sys
+import tempfile
 import traceback
 import types
 from typing import Any
@@ -21,7 +22,11 @@ def run(request: dict[str, Any]) -> None:
         _redirect(request)
         report = _run(request)
     except BaseException as why:
-        report = {"outcome": "broken", "calls": [], "error": {"type": type(why).__name__, "message": str(why)}}
+        report = {
+            "outcome": "broken",
+            "calls": [],
+            "error": {"type": type(why).__name__, "message": str(why)},
+        }
         traceback.print_exc()
     temporary = request["out"] + ".part"
     with open(temporary, "wb") as file:
@@ -56,6 +61,11 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     sys.path[:] = [request["path0"], *(_mapped(p, mapping) for p in sys.path if p not in ("", os.getcwd()))]
     sys.argv = [request["script"], *request["argv"]]
     sys.dont_write_bytecode = True
+    own = os.path.join(request["scratch"], "own")
+    os.makedirs(own, exist_ok=True)
+    for name in ("TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"):
+        os.environ[name] = own
+    tempfile.tempdir = own
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -100,17 +110,23 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _policy(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, extra: Any, finish: Any) -> None:
+def _policy(
+    mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, extra: Any, finish: Any
+) -> None:
     import torch
 
     if mode == "plain":
         return
     if mode == "copies":
         from gradmend.fix.proof.copies import Copies
+        from gradmend.fix.proof.live import Live
 
-        copies = Copies()
+        copies, live = Copies(), Live(recorder)
         stack.enter_context(copies.hooks())
-        finish.append(lambda: extra.update(refused=copies.refused, silent=copies.silent))
+        stack.enter_context(live)
+        finish.append(
+            lambda: extra.update(refused=copies.refused, silent=copies.silent, by_detach=live.by_detach)
+        )
     elif mode == "heal":
         import gradmend
 
@@ -151,7 +167,7 @@ def _mapped(path: str, mapping: dict[str, str]) -> str:
 
 def _error(why: BaseException, recorder: Recorder) -> dict[str, Any]:
     """The error with the user's lines that led to it, innermost first, with columns."""
-    chain = []
+    chain: list[dict[str, Any]] = []
     direct = True
     entries = list(traceback.walk_tb(why.__traceback__))
     for summary in reversed(traceback.StackSummary._extract_from_extended_frame_gen(_extended(entries))):  # type: ignore[attr-defined]

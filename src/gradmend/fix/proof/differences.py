@@ -18,15 +18,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 def in_float64() -> None:
     """Make the program compute in float64, whatever it says."""
     torch.set_default_dtype(torch.float64)
-    torch.float32 = torch.float = torch.float64  # type: ignore[misc]
-    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
-    torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc]
+    names: Any = torch
+    names.float32 = names.float = torch.float64
+    names.Tensor.float = torch.Tensor.double
+    names.FloatTensor = torch.DoubleTensor
 
 
 class Nudge(TorchDispatchMode):
     """Moves leaves by `step` along the direction of `seed` (one leaf only, if given) and replays stops."""
 
-    def __init__(self, step: float, seed: int, only: int | None, tape: str | None, replay: bool, forgive: Any) -> None:
+    def __init__(
+        self, step: float, seed: int, only: int | None, tape: str | None, replay: bool, forgive: Any
+    ) -> None:
         super().__init__()
         self.step, self.seed, self.only = step, seed, only
         self.leaves: dict[int, tuple[int, torch.Tensor]] = {}
@@ -35,6 +38,7 @@ class Nudge(TorchDispatchMode):
         self.tape: list[Any] = []
         self.cursor = 0
         self.forgive = forgive
+        self.open_doors = False  # `.detach()` is used to edit the graph's memory: it is no stop then
         self.over = False  # the loss is there: from now on nothing is moved or stopped
         if replay and tape:
             with open(tape, "rb") as file:
@@ -75,7 +79,7 @@ class Nudge(TorchDispatchMode):
     def _stops(self, func: Any, args: Any) -> bool:
         if not torch.is_grad_enabled():
             return not self._edits_graph(func, args)
-        detach = func is torch.ops.aten.detach.default
+        detach = func is torch.ops.aten.detach.default and not self.open_doors
         return bool(detach and isinstance(args[0], torch.Tensor) and args[0].requires_grad)
 
     @staticmethod
@@ -86,7 +90,9 @@ class Nudge(TorchDispatchMode):
         return bool(args[0].requires_grad and not _is_leaf(args[0]))
 
     def _stop(self, func: Any, out: Any) -> None:
-        results = [t for t in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(t, torch.Tensor)]
+        results = [
+            t for t in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(t, torch.Tensor)
+        ]
         with torch.no_grad():
             for tensor in results:
                 if not tensor.is_floating_point() or tensor.layout != torch.strided:
@@ -119,7 +125,7 @@ class Nudge(TorchDispatchMode):
 
     def watch_data(self) -> None:
         """`.data` reaches us as a detach, but it is a door into the graph's own memory, not a stop."""
-        plain = torch.Tensor.data
+        plain: Any = torch.Tensor.data
 
         def get(tensor: torch.Tensor) -> Any:
             was, self.over = self.over, True
@@ -129,7 +135,7 @@ class Nudge(TorchDispatchMode):
                 self.over = was
 
         def put(tensor: torch.Tensor, value: Any) -> None:
-            plain.__set__(tensor, value)  # type: ignore[attr-defined]
+            plain.__set__(tensor, value)
 
         torch.Tensor.data = property(get, put)  # type: ignore[assignment]
 

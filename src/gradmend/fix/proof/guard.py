@@ -11,7 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_CHANGES = {"os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink", "os.chmod"}
+_CHANGES = {
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.mkdir",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -22,16 +31,18 @@ class Guard:
 
     def install(self) -> None:
         sys.addaudithook(self._hook)
-        import torch.serialization as serialization
+        import torch.serialization
+
+        serialization: Any = torch.serialization
 
         # torch.save opens its file in C++, where no audit event is raised (seen on 2.13).
-        plain = serialization._open_zipfile_writer_file.__init__  # type: ignore[attr-defined]
+        plain = serialization._open_zipfile_writer_file.__init__
 
         def init(writer: Any, name: Any, *rest: Any, **named: Any) -> None:
             self.check(name)
             plain(writer, name, *rest, **named)
 
-        serialization._open_zipfile_writer_file.__init__ = init  # type: ignore[attr-defined]
+        serialization._open_zipfile_writer_file.__init__ = init
 
     def _hook(self, event: str, args: tuple[Any, ...]) -> None:
         if self._busy:

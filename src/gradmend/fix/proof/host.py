@@ -6,6 +6,7 @@ Requests are JSON lines on stdin; the answer to each is a JSON line on stdout.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ def main() -> None:
 
     from gradmend.fix.proof import child, copies, memory, record, slopes  # noqa: F401
 
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     out = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         request = json.loads(line)

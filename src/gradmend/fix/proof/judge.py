@@ -40,7 +40,9 @@ class Slopes:
 
 
 class Judge:
-    def __init__(self, runner: Runner, basis: Basis, oracle: Run | None, plain: Run, slopes: Slopes | None = None) -> None:
+    def __init__(
+        self, runner: Runner, basis: Basis, oracle: Run | None, plain: Run, slopes: Slopes | None = None
+    ) -> None:
         self.runner, self.basis, self.oracle, self.plain = runner, basis, oracle, plain
         self.slopes = slopes
 
@@ -86,35 +88,38 @@ class Judge:
         return Verdict(True, True, calls=1, gradients=len(self.slopes.leaves))
 
 
-def measure(runner: Runner, sources: Sources) -> Slopes | str:
+def measure(runner: Runner, sources: Sources, doors: bool = False) -> Slopes | str:
     """Slopes of the original's first loss, or why they can't be had."""
     tape = str(runner.scratch.top / "tape")
-    base = runner.run(sources, "differences", step=0.0, seed=_SEEDS[0], tape=tape)
+    base = runner.run(sources, "differences", step=0.0, seed=_SEEDS[0], tape=tape, doors=doors)
     if base.outcome != "stopped" or "loss" not in base.extra:
         return f"in float64 the forward ends differently: {base.why}"
     if base.extra["inputs"] or not base.extra["float64"]:
-        return "the loss is not computed in float64" if not base.extra["float64"] else "it calls autograd.grad"
+        return (
+            "the loss is not computed in float64" if not base.extra["float64"] else "it calls autograd.grad"
+        )
     leaves = base.extra["leaves"]
     ways: list[tuple[int, int | None]] = [(seed, None) for seed in _SEEDS]
     ways += [(_SEEDS[0], order) for order in range(min(len(leaves), _LEAVES))]
     found: dict[tuple[int, int | None], float] = {}
     for seed, only in ways:
-        slope = _slope(runner, sources, tape, seed, only)
+        slope = _slope(runner, sources, tape, seed, only, doors)
         if isinstance(slope, str):
             return slope
         found[(seed, only)] = slope
     return Slopes(base.extra["loss"], leaves, found)
 
 
-def _slope(runner: Runner, sources: Sources, tape: str, seed: int, only: int | None) -> float | str:
+def _slope(
+    runner: Runner, sources: Sources, tape: str, seed: int, only: int | None, doors: bool
+) -> float | str:
     """A central difference, taken at two steps that must agree: a kink or noise shows there."""
     values = []
     for step in _STEPS:
         sides = []
         for sign in (1, -1):
-            run = runner.run(
-                sources, "differences", step=sign * step, seed=seed, only=only, tape=tape, replay=True
-            )
+            options = {"step": sign * step, "seed": seed, "only": only, "tape": tape, "replay": True}
+            run = runner.run(sources, "differences", doors=doors, **options)
             if "loss" not in run.extra:
                 return f"with its leaves moved the forward ends differently: {run.why}"
             sides.append(run.extra["loss"])

@@ -26,7 +26,7 @@ class Recorder:
         self.calls: list[dict[str, Any]] = []
         self.modules: list[torch.nn.Module] = []
         self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
-        self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph through .data
+        self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
         self.began = time.process_time()
 
@@ -34,16 +34,15 @@ class Recorder:
     def install(self, mode: str) -> None:
         import torch.autograd.graph
 
-        engine = torch.autograd.graph._engine_run_backward
+        homes: list[Any] = [torch.autograd.graph, torch.autograd]
+        engine = homes[0]._engine_run_backward
 
         def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             return self._backward(engine, outputs, args, kwargs)
 
-        torch.autograd.graph._engine_run_backward = run
-        torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
+        for home in homes:
+            home._engine_run_backward = run
         self._watch_modules()
-        if mode == "copies":
-            self._watch_data()
 
     def _watch_modules(self) -> None:
         made = self.modules
@@ -64,28 +63,7 @@ class Recorder:
             seen.setdefault(id(made_one), (len(seen), made_one))
             return made_one
 
-        torch.nn.Parameter.__new__ = new  # type: ignore[assignment,method-assign]
-
-    def _watch_data(self) -> None:
-        """`.data` of a tensor that has a history is an edit (or a read) that autograd will not see."""
-        plain = torch.Tensor.data
-        recorder = self
-
-        def get(tensor: torch.Tensor) -> Any:
-            if tensor.grad_fn is not None:
-                place = next(recorder.user_frames(), None)
-                if place is not None:
-                    recorder.live.add((place["file"], place["line"]))
-            return plain.__get__(tensor)
-
-        def put(tensor: torch.Tensor, value: Any) -> None:
-            if tensor.grad_fn is not None:
-                place = next(recorder.user_frames(), None)
-                if place is not None:
-                    recorder.live.add((place["file"], place["line"]))
-            plain.__set__(tensor, value)  # type: ignore[attr-defined]
-
-        torch.Tensor.data = property(get, put)  # type: ignore[assignment]
+        torch.nn.Parameter.__new__ = new  # type: ignore[method-assign]
 
     # -- one backward call -------------------------------------------------------------------------
     def _backward(self, engine: Any, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -123,7 +123,11 @@ class Runner:
                 raw = pickle.load(file)
         except (OSError, EOFError, pickle.UnpicklingError):
             status = answer.get("status")
-            error = {"type": "Exit", "message": f"the program ended the process itself (status {status})", "stack": []}
+            error = {
+                "type": "Exit",
+                "message": f"the program ended the process itself (status {status})",
+                "stack": [],
+            }
             return Run("error", error=error, stderr=_text(f"{out}.stderr"))
         finally:
             out.unlink(missing_ok=True)
@@ -148,12 +152,22 @@ class Runner:
         extra = {k: v for k, v in raw.items() if k not in known}
         extra["live"] = [(self.scratch.real(tree, f), n) for f, n in extra.get("live", [])]
         extra["files"] = [self.scratch.real(tree, f) for f in extra.get("files", [])]
-        return Run(raw["outcome"], raw["calls"], raw.get("error"), raw.get("state", {}), stdout, stderr, extra)
+        return Run(
+            raw["outcome"], raw["calls"], raw.get("error"), raw.get("state", {}), stdout, stderr, extra
+        )
+
+    def _preload(self) -> list[str]:
+        """Optimizers import all of dynamo at their first step (2.13): seconds, once rather than in each trial."""
+        try:
+            text = self.scratch.script.read_bytes()
+        except OSError:
+            return []
+        return ["torch._dynamo"] if b"optim" in text else []
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._host is None or self._host.poll() is not None:
             self._host = subprocess.Popen(
-                [sys.executable, "-m", "gradmend.fix.proof.host"],
+                [sys.executable, "-m", "gradmend.fix.proof.host", *self._preload()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

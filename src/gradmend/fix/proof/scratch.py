@@ -41,8 +41,8 @@ class Scratch:
                 spot = here / entry.name
                 if not spot.exists() and not spot.is_symlink():
                     spot.symlink_to(entry.path)
-        for file, content in sources.items():
-            spot = tree / Path(file).relative_to(self.root)
+        for name, content in sources.items():
+            spot = tree / Path(name).relative_to(self.root)
             spot.unlink(missing_ok=True)
             spot.write_bytes(content)
         script = tree / self.script.relative_to(self.root)
@@ -60,7 +60,9 @@ class Scratch:
     def real(self, tree: Path, file: str) -> str:
         """A file of the mirror, as the user knows it."""
         path = Path(file)
-        return str(self.root / path.relative_to(tree)) if path.is_relative_to(tree) else os.path.realpath(file)
+        return (
+            str(self.root / path.relative_to(tree)) if path.is_relative_to(tree) else os.path.realpath(file)
+        )
 
     def drop(self, tree: Path) -> None:
         shutil.rmtree(tree, ignore_errors=True)

@@ -12,7 +12,9 @@ from gradmend.fix.proof.forgive import Forgive
 from gradmend.fix.proof.record import Enough, Recorder, _leaves
 
 
-def enter(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, extra: Any, finish: Any) -> None:
+def enter(
+    mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, extra: Any, finish: Any
+) -> None:
     in_float64()
     forgive = Forgive() if mode == "differences" else None
     nudge = Nudge(
@@ -23,6 +25,7 @@ def enter(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, ex
         request.get("replay", False),
         forgive,
     )
+    nudge.open_doors = request.get("doors", False)
     if forgive is not None:
         forgive.nudge = nudge
         stack.enter_context(forgive)
@@ -30,7 +33,8 @@ def enter(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, ex
     nudge.watch_data()
     recorder._depth = 1  # the recorder's own hooks are not needed here
     finish.append(nudge.finish)
-    run = torch.autograd.graph._engine_run_backward
+    homes: list[Any] = [torch.autograd.graph, torch.autograd]
+    run = homes[0]._engine_run_backward
 
     def engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         nudge.over = True
@@ -59,8 +63,8 @@ def enter(mode: str, request: dict[str, Any], recorder: Recorder, stack: Any, ex
         run(outputs, *args, **kwargs)
         raise Enough
 
-    torch.autograd.graph._engine_run_backward = engine
-    torch.autograd._engine_run_backward = engine  # type: ignore[attr-defined]
+    for home in homes:
+        home._engine_run_backward = engine
 
 
 def _loss(outputs: Any, args: tuple[Any, ...]) -> float:

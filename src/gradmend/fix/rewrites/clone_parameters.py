@@ -14,6 +14,13 @@ from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
 
 RANK = 60
+_COPIES = (
+    ("parameters", "{{n: p.clone() for n, p in {0}.named_parameters()}}"),
+    (
+        "parameters and buffers",
+        "{{n: t.clone() for n, t in [*{0}.named_parameters(), *{0}.named_buffers()]}}",
+    ),
+)
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
@@ -27,18 +34,29 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
             for call in syntax.walk(statement):
                 if not isinstance(call, cst.Call) or not syntax.is_place(call.func):
                     continue
-                if syntax.dotted(call.func).split(".")[0] in ("torch", "F", "nn", "print", "super", "len", "range"):
+                if syntax.dotted(call.func).split(".")[0] in (
+                    "torch",
+                    "F",
+                    "nn",
+                    "print",
+                    "super",
+                    "len",
+                    "range",
+                ):
                     continue
                 if any(a.star for a in call.args):
                     continue
                 module = tree.code(call.func)
                 given = [tree.code(a.value) for a in call.args if a.keyword is None]
-                named = [f'"{a.keyword.value}": {tree.code(a.value)}' for a in call.args if a.keyword is not None]
+                named = [
+                    f'"{a.keyword.value}": {tree.code(a.value)}' for a in call.args if a.keyword is not None
+                ]
                 args = f"({', '.join(given)}{',' if len(given) == 1 else ''})"
                 tail = f", {{{', '.join(named)}}}" if named else ""
-                copies = f"{{n: p.clone() for n, p in {module}.named_parameters()}}"
-                new = f"torch.func.functional_call({module}, {copies}, {args}{tail})"
-                title = f"run `{module}` on line {place.line} with copies of its parameters"
-                text = tree.replace(tree.cut(call, new))
-                yield Candidate(title, "clone_parameters", RANK + 10 * depth + order, {place.file: text})
+                for kind, copies in _COPIES:
+                    new = f"torch.func.functional_call({module}, {copies.format(module)}, {args}{tail})"
+                    title = f"run `{module}` on line {place.line} with copies of its {kind}"
+                    text = tree.replace(tree.cut(call, new))
+                    rank = RANK + 10 * depth + order + 30 * (kind != "parameters")
+                    yield Candidate(title, "clone_parameters", rank, {place.file: text})
                 order += 1

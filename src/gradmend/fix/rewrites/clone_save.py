@@ -69,19 +69,33 @@ def _is_value(tree: Tree, node: cst.BaseExpression) -> bool:
         # `x` of `x.t()` is a tensor; `torch` of `torch.dot`, `self` of `self.w` and method names are not.
         if above.attr is node:
             return False
-        called = isinstance(tree.parent(above), cst.Call) and getattr(tree.parent(above), "func", None) is above
-        return called and syntax.dotted(node) not in ("torch", "F", "nn", "nn.functional", "torch.nn.functional", "self")
+        called = (
+            isinstance(tree.parent(above), cst.Call) and getattr(tree.parent(above), "func", None) is above
+        )
+        return called and syntax.dotted(node) not in (
+            "torch",
+            "F",
+            "nn",
+            "nn.functional",
+            "torch.nn.functional",
+            "self",
+        )
     if isinstance(above, cst.Call) and above.func is node:
         return False
     if isinstance(above, cst.Arg) and above.keyword is node:
         return False
-    if isinstance(above, (cst.AssignTarget, cst.Param, cst.AnnAssign)) and getattr(above, "target", None) is node:
+    if (
+        isinstance(above, (cst.AssignTarget, cst.Param, cst.AnnAssign))
+        and getattr(above, "target", None) is node
+    ):
         return False
     if isinstance(above, (cst.NameItem, cst.Annotation, cst.Del, cst.Decorator)):
         return False
     if isinstance(above, (cst.For, cst.CompFor, cst.AugAssign, cst.NamedExpr)) and above.target is node:
         return False
-    if isinstance(above, cst.Element) and isinstance(tree.parent(tree.parent(above) or above), cst.AssignTarget):
+    if isinstance(above, cst.Element) and isinstance(
+        tree.parent(tree.parent(above) or above), cst.AssignTarget
+    ):
         return False
     return not (isinstance(node, cst.Name) and node.value in ("self", "True", "False", "None"))
 
@@ -89,7 +103,15 @@ def _is_value(tree: Tree, node: cst.BaseExpression) -> bool:
 def _order(tree: Tree, node: cst.BaseExpression, hints: set[str]) -> tuple[int, int]:
     text = tree.code(node)
     tails = {h.split(".")[-1] for h in hints}
-    hit = 0 if text in hints else 1 if text.split(".")[-1] in tails else 2 if syntax.root_name(node) in tails else 3
+    hit = (
+        0
+        if text in hints
+        else 1
+        if text.split(".")[-1] in tails
+        else 2
+        if syntax.root_name(node) in tails
+        else 3
+    )
     return hit, len(text)
 
 

@@ -54,20 +54,20 @@ def _is_row(node: cst.Subscript) -> bool:
 
 def _rows(tree: Tree, statement: cst.CSTNode, name: str) -> list[Cut]:
     scope = tree.scope(statement)
-    if not isinstance(scope, cst.FunctionDef):
-        return []
     cuts: list[Cut] = []
     made = False
     for use in syntax.same_names(tree, scope, name):
         above = tree.parent(use)
-        if isinstance(above, cst.Param):
+        if isinstance(above, cst.Param) or tree.scope(use) is not scope:
             return []
         if isinstance(above, cst.AssignTarget):
             assign = tree.parent(above)
             assert isinstance(assign, cst.Assign)
             cuts.append(tree.cut(assign.value, f"list({tree.code(assign.value)})"))
             made = True
-        elif isinstance(above, cst.Element) and isinstance(tree.parent(tree.parent(above) or above), cst.AssignTarget):
+        elif isinstance(above, cst.Element) and isinstance(
+            tree.parent(tree.parent(above) or above), cst.AssignTarget
+        ):
             value = _element_value(tree, above)
             if value is None:
                 return []

@@ -40,7 +40,11 @@ def _copied(tree: Tree, forward: cst.FunctionDef, file: str) -> Iterator[Candida
         if not isinstance(node, cst.Assign) or len(node.targets) != 1:
             continue
         target = node.targets[0].target
-        if isinstance(target, cst.Attribute) and syntax.dotted(target.value) == ctx and isinstance(node.value, cst.Name):
+        if (
+            isinstance(target, cst.Attribute)
+            and syntax.dotted(target.value) == ctx
+            and isinstance(node.value, cst.Name)
+        ):
             new = tree.replace(tree.cut(node.value, f"{node.value.value}.clone()"))
             title = f"keep a copy on {ctx} (line {tree.lines(node)[0]})"
             yield Candidate(title, "custom_function", RANK, {file: new})
@@ -67,7 +71,9 @@ def _marked(tree: Tree, forward: cst.FunctionDef, file: str) -> Iterator[Candida
         if statement is None:
             continue
         new = tree.replace(tree.before(statement, f"{ctx}.mark_dirty({name})"))
-        yield Candidate(f"mark `{name}` dirty: forward writes to it", "custom_function", RANK + 1, {file: new})
+        yield Candidate(
+            f"mark `{name}` dirty: forward writes to it", "custom_function", RANK + 1, {file: new}
+        )
         return
 
 

@@ -42,7 +42,10 @@ def forms(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, str]]:
                 for word, end in (("start", index.lower), ("end", index.upper))
                 if end is not None
             )
-            yield "slice_scatter into a new tensor", f"{x} = {x}.slice_scatter({value}, 0{', ' + ends if ends else ''})"
+            yield (
+                "slice_scatter into a new tensor",
+                f"{x} = {x}.slice_scatter({value}, 0{', ' + ends if ends else ''})",
+            )
         return
     if not isinstance(index, cst.Index):
         return
@@ -65,7 +68,9 @@ def _mask(node: cst.BaseExpression) -> bool:
         return isinstance(node.operator, cst.BitInvert)
     if isinstance(node, cst.BinaryOperation):
         return isinstance(node.operator, (cst.BitAnd, cst.BitOr, cst.BitXor))
-    name = syntax.dotted(node).lower() or (syntax.dotted(node.func).lower() if isinstance(node, cst.Call) else "")
+    name = syntax.dotted(node).lower() or (
+        syntax.dotted(node.func).lower() if isinstance(node, cst.Call) else ""
+    )
     return any(word in name for word in ("mask", "pad", "isnan", "isinf", "keep", "drop", "valid", "bool"))
 
 
@@ -76,4 +81,8 @@ def _number(node: cst.BaseExpression) -> bool:
         return syntax.dotted(node.func) == "float"
     if isinstance(node, cst.Name):
         return node.value.isupper()
-    return isinstance(node, (cst.Integer, cst.Float)) or syntax.dotted(node) in ("math.inf", "torch.inf", "np.inf")
+    return isinstance(node, (cst.Integer, cst.Float)) or syntax.dotted(node) in (
+        "math.inf",
+        "torch.inf",
+        "np.inf",
+    )

@@ -17,15 +17,42 @@ RANK = 8
 
 # Where `inplace` stands when it is given by position (modules, then functions with the tensor first).
 _MODULES = {"ReLU": 0, "ReLU6": 0, "SiLU": 0, "Mish": 0, "Hardswish": 0, "Hardsigmoid": 0, "SELU": 0}
-_MODULES |= {"LeakyReLU": 1, "ELU": 1, "CELU": 1, "Dropout": 1, "Dropout1d": 1, "Dropout2d": 1, "Dropout3d": 1}
+_MODULES |= {
+    "LeakyReLU": 1,
+    "ELU": 1,
+    "CELU": 1,
+    "Dropout": 1,
+    "Dropout1d": 1,
+    "Dropout2d": 1,
+    "Dropout3d": 1,
+}
 _MODULES |= {"AlphaDropout": 1, "FeatureAlphaDropout": 1, "RReLU": 2, "Threshold": 2, "Hardtanh": 2}
-_FUNCTIONS = {"relu": 1, "relu6": 1, "silu": 1, "mish": 1, "hardswish": 1, "selu": 1, "leaky_relu": 2, "elu": 2}
-_FUNCTIONS |= {"celu": 2, "dropout": 3, "dropout2d": 3, "rrelu": 4, "threshold": 3, "hardtanh": 3, "hardsigmoid": 1}
+_FUNCTIONS = {
+    "relu": 1,
+    "relu6": 1,
+    "silu": 1,
+    "mish": 1,
+    "hardswish": 1,
+    "selu": 1,
+    "leaky_relu": 2,
+    "elu": 2,
+}
+_FUNCTIONS |= {
+    "celu": 2,
+    "dropout": 3,
+    "dropout2d": 3,
+    "rrelu": 4,
+    "threshold": 3,
+    "hardtanh": 3,
+    "hardsigmoid": 1,
+}
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if not any("inplace" in text for text in project.sources.values()):
-        positional = any(re.search(r"\b(ReLU6?|ELU|SiLU|Dropout\w*|LeakyReLU)\(", t) for t in project.sources.values())
+        positional = any(
+            re.search(r"\b(ReLU6?|ELU|SiLU|Dropout\w*|LeakyReLU)\(", t) for t in project.sources.values()
+        )
         if not positional:
             return
     lines = {(p.file, p.line) for w in facts.writes for p in w.chain}

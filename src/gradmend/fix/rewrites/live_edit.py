@@ -33,7 +33,9 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                 for order, new in enumerate(_open(shown or tree.code(statement))):
                     rank = RANK + nth + 2 * depth + order
                     title = f"let autograd see the edit on line {place.line}"
-                    cut = tree.cut(block if block is not None else statement, _joined(tree, block or statement, new))
+                    cut = tree.cut(
+                        block if block is not None else statement, _joined(tree, block or statement, new)
+                    )
                     yield Candidate(title, "live_edit", rank, {place.file: tree.replace(cut)})
 
 

@@ -71,7 +71,11 @@ def _home(tree: Tree, loop: cst.For, name: str) -> tuple[str, list[Cut]] | None:
             if len(names) == 2 and isinstance(names[1], cst.Name) and names[1].value == name:
                 return f"{tree.code(iterated.func.value)}[{tree.code(names[0])}]", []
         return None
-    if isinstance(iterated, cst.Call) and syntax.dotted(iterated.func) == "enumerate" and isinstance(target, cst.Tuple):
+    if (
+        isinstance(iterated, cst.Call)
+        and syntax.dotted(iterated.func) == "enumerate"
+        and isinstance(target, cst.Tuple)
+    ):
         outer = [e.value for e in target.elements]
         if len(outer) != 2 or not isinstance(outer[0], cst.Name) or not iterated.args:
             return None
@@ -92,9 +96,17 @@ def _home(tree: Tree, loop: cst.For, name: str) -> tuple[str, list[Cut]] | None:
 def _source(target: cst.BaseExpression, iterated: cst.BaseExpression, name: str) -> cst.BaseExpression | None:
     if isinstance(target, cst.Name) and target.value == name and syntax.is_place(iterated):
         return iterated
-    if isinstance(target, cst.Tuple) and isinstance(iterated, cst.Call) and syntax.dotted(iterated.func) == "zip":
+    if (
+        isinstance(target, cst.Tuple)
+        and isinstance(iterated, cst.Call)
+        and syntax.dotted(iterated.func) == "zip"
+    ):
         for element, arg in zip(target.elements, iterated.args, strict=False):
-            if isinstance(element.value, cst.Name) and element.value.value == name and syntax.is_place(arg.value):
+            if (
+                isinstance(element.value, cst.Name)
+                and element.value.value == name
+                and syntax.is_place(arg.value)
+            ):
                 return arg.value
     return None
 

@@ -45,7 +45,10 @@ def wrap(tree: Tree, unit: cst.CSTNode) -> list[Cut] | None:
     first, last = tree.lines(unit)
     if tree.text[tree.offset(first, 0) : tree.span(unit)[0]].strip():
         return None
-    if any(isinstance(n, (cst.SimpleString, cst.FormattedString)) and _multiline(tree, n) for n in syntax.walk(unit)):
+    if any(
+        isinstance(n, (cst.SimpleString, cst.FormattedString)) and _multiline(tree, n)
+        for n in syntax.walk(unit)
+    ):
         return None  # moving its lines would change the string
     indent = tree.indent(unit)
     step = tree.module.default_indent

@@ -40,4 +40,6 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
             home = (file, function.name.value if function else "<module>")
             near = 0 if (file, line) in lines else 1 if home in near_functions else 4
             new = tree.replace(tree.cut(node, tree.code(node) + tail))
-            yield Candidate(f"copy at the numpy boundary (line {line})", "numpy_copy", RANK + near, {file: new})
+            yield Candidate(
+                f"copy at the numpy boundary (line {line})", "numpy_copy", RANK + near, {file: new}
+            )

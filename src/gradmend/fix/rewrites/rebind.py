@@ -41,7 +41,11 @@ def rebound(tree: Tree, statement: cst.CSTNode, alone: bool = False) -> Iterator
             cuts = [c for call in calls if _on_chain(chain, call) for c in plain_name(tree, call)]
             start, _ = tree.span(statement)
             target = tree.code(base)
-            if isinstance(base, cst.Name) and not alone and not syntax.used_after(tree, statement, base.value):
+            if (
+                isinstance(base, cst.Name)
+                and not alone
+                and not syntax.used_after(tree, statement, base.value)
+            ):
                 return  # nobody would read the result: the write would be lost
             yield f"rebind `{target}` to a new tensor", [(start, start, f"{target} = "), *cuts]
             return
@@ -65,7 +69,11 @@ def _augmented(tree: Tree, statement: cst.AugAssign, alone: bool) -> Iterator[tu
     target = tree.code(statement.target)
     if not syntax.is_place(statement.target) or _detour(statement.target):
         return
-    if isinstance(statement.target, cst.Name) and not alone and not syntax.used_after(tree, statement, target):
+    if (
+        isinstance(statement.target, cst.Name)
+        and not alone
+        and not syntax.used_after(tree, statement, target)
+    ):
         return  # nobody would read the result: the write would be lost
     operator = tree.code(statement.operator).strip().removesuffix("=")
     start, _ = tree.span(statement)
@@ -92,7 +100,9 @@ def inplace_call(call: cst.Call) -> bool:
 
 def _is_other(func: cst.Attribute) -> bool:
     """Names that end in `_` and are no in-place arithmetic."""
-    return func.attr.value in ("requires_grad_", "share_memory_", "retain_grad_") or "init" in syntax.dotted(func.value)
+    return func.attr.value in ("requires_grad_", "share_memory_", "retain_grad_") or "init" in syntax.dotted(
+        func.value
+    )
 
 
 def plain_name(tree: Tree, call: cst.Call) -> list[Cut]:
@@ -103,7 +113,9 @@ def plain_name(tree: Tree, call: cst.Call) -> list[Cut]:
         start, end = tree.span(call)
         inner = tree.code(call.args[0].value)
         bare = isinstance(tree.parent(call), (cst.Expr, cst.Assign, cst.Return, cst.Arg))
-        loose = isinstance(call.args[0].value, (cst.BinaryOperation, cst.UnaryOperation, cst.IfExp, cst.Lambda))
+        loose = isinstance(
+            call.args[0].value, (cst.BinaryOperation, cst.UnaryOperation, cst.IfExp, cst.Lambda)
+        )
         return [(start, end, inner if bare or not loose else f"({inner})")]
     _, end = tree.span(name)
     return [(end - 1, end, "")]

@@ -40,9 +40,10 @@ def operand(tree: Tree, value: cst.BaseExpression, operator: str) -> str:
         tight = _BINDS[type(value.operator)]
     elif isinstance(value, cst.UnaryOperation):
         tight = 4 if isinstance(value.operator, cst.Not) else 11
-    elif isinstance(value, (cst.Comparison, cst.BooleanOperation, cst.IfExp, cst.Lambda, cst.Yield, cst.NamedExpr)):
-        tight = 0
-    elif isinstance(value, cst.Tuple):
+    elif isinstance(
+        value,
+        (cst.Comparison, cst.BooleanOperation, cst.IfExp, cst.Lambda, cst.Yield, cst.NamedExpr, cst.Tuple),
+    ):
         tight = 0
     elif isinstance(value, cst.Await):
         tight = 13
@@ -99,7 +100,15 @@ def stem(node: cst.BaseExpression) -> cst.BaseExpression:
             node = node.value
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             node = node.func.value
-        elif isinstance(node, cst.Attribute) and node.attr.value in ("data", "T", "mT", "H", "mH", "real", "imag"):
+        elif isinstance(node, cst.Attribute) and node.attr.value in (
+            "data",
+            "T",
+            "mT",
+            "H",
+            "mH",
+            "real",
+            "imag",
+        ):
             node = node.value
         else:
             return node
