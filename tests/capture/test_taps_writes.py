@@ -285,7 +285,7 @@ def test_swap_tensors_is_refused_by_torch_while_autograd_holds_one():
     with gradmend.watch():
         x = torch.ones(1, 1, 4, requires_grad=True)
         loss = conv(x).sum()
-        with pytest.raises(RuntimeError, match="swap|use_count"):
+        with pytest.raises(RuntimeError, match=r"swap|use_count"):
             torch.utils.swap_tensors(conv.weight, nn.Parameter(torch.zeros(1, 1, 2)))
         loss.backward()
     assert torch.equal(x.grad[0, 0, 1], right)
