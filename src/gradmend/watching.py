@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from gradmend import recording
-from gradmend.capture import saves
+from gradmend.capture import extras, saves
+from gradmend.capture.faults import Fault
 from gradmend.capture.ledger import Finding, Policy, Scope, allow_budgets
+from gradmend.capture.sites import identity
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.errors import ConflictError
@@ -25,10 +27,18 @@ class Teller:
         self.session = Session()
         self._known: dict[Any, int] = {}
 
-    def __call__(self, finding: Finding) -> BaseException | None:
+    def __call__(self, finding: Finding | Fault) -> BaseException | None:
+        if isinstance(finding, Fault):
+            return self._stop(finding)
         entry = finding.entry
         first = finding.writes[0] if finding.writes else None
-        key = (entry.raw, first.raw if first else None, finding.slot, finding.harmful, finding.cause)
+        key = (
+            identity(entry.raw),
+            identity(first.raw) if first else None,
+            finding.slot,
+            finding.harmful,
+            finding.cause,
+        )
         at = self._known.get(key)
         if at is None:
             from gradmend.story.linking import link
@@ -48,6 +58,15 @@ class Teller:
             if self.session.outcome == "clean":
                 self.session.outcome = "healed"
             return None
+        self.session.outcome = "conflict"
+        return ConflictError(words_of(conflict), conflict)
+
+    def _stop(self, fault: Fault) -> BaseException:
+        """What no old value can heal: under either policy, the program stops here."""
+        from gradmend.story.silent import link_fault
+
+        conflict = link_fault(fault)
+        self.session.conflicts.append(conflict)
         self.session.outcome = "conflict"
         return ConflictError(words_of(conflict), conflict)
 
@@ -78,6 +97,7 @@ class Watching(ContextDecorator):
         saves.arm()
         saves.open_scope(scope)
         recording.hear_backwards()
+        extras.arm()
         self._open.append((scope, teller))
         return teller.session
 
@@ -85,6 +105,7 @@ class Watching(ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         scope, _ = self._open.pop()
+        extras.disarm()
         recording.ignore_backwards()
         saves.close_scope(scope)
         LEDGER.seal(scope)

@@ -36,7 +36,8 @@ _LIBRARY = tuple(
 
 _USER, _LIB, _TORCH_OWNED, _OWN = 0, 1, 2, 3
 _NAMES: tuple[Owner, ...] = ("user", "library", "torch")
-_owners: dict[CodeType, int] = {}
+# By file, not by code object: equal code in two files compares equal, and hashing code can take microseconds.
+_owners: dict[str, int] = {}
 
 
 def _owner(code: CodeType) -> int:
@@ -49,7 +50,7 @@ def _owner(code: CodeType) -> int:
         owner = _LIB
     else:
         owner = _USER
-    _owners[code] = owner
+    _owners[name] = owner
     return owner
 
 
@@ -62,7 +63,7 @@ def raw_here(depth: int = 1) -> Raw:
     users, room = 0, _MOST_FRAMES
     while frame is not None and room:
         code = frame.f_code
-        owner = owners.get(code)
+        owner = owners.get(code.co_filename)
         if owner is None:
             owner = _owner(code)
         if owner != _OWN:
@@ -78,12 +79,11 @@ def raw_here(depth: int = 1) -> Raw:
 
 
 @lru_cache(maxsize=4096)
-def _frame(code: CodeType, lasti: int) -> Frame:
+def _frame(file: str, code: CodeType, lasti: int) -> Frame:
     line, end_line, col, end_col = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
-    file = code.co_filename
     if not file.startswith("<"):
         file = os.path.abspath(file)
-    owner = _owners.get(code)
+    owner = _owners.get(code.co_filename)
     if owner is None:
         owner = _owner(code)
     return Frame(
@@ -97,9 +97,14 @@ def _frame(code: CodeType, lasti: int) -> Frame:
     )
 
 
+def identity(raw: Raw) -> Raw:
+    """What a raw site is known by. Code objects compare equal across files, and are slow to hash."""
+    return tuple([part if type(part) is int else id(part) for part in raw])
+
+
 def resolve(raw: Raw) -> Site:
     # The launcher that runs a script (runpy) is no caller of the user's code.
-    frames = [_frame(raw[i], raw[i + 1]) for i in range(0, len(raw), 2)]
+    frames = [_frame(raw[i].co_filename, raw[i], raw[i + 1]) for i in range(0, len(raw), 2)]
     while frames and frames[-1].owner != "user" and any(f.owner == "user" for f in frames):
         frames.pop()
     return Site(tuple(frames))

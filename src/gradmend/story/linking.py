@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradmend.capture.entries import Entry, Written
+from gradmend.capture.functions import Kept
 from gradmend.capture.ledger import Finding
 from gradmend.capture.regions import Layout
-from gradmend.capture.sites import resolve
+from gradmend.capture.sites import identity, resolve
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
@@ -25,6 +26,10 @@ def kind_of(finding: Finding) -> Kind:
 
 def link(finding: Finding) -> Conflict:
     entry = finding.entry
+    if isinstance(entry, Kept):
+        from gradmend.story.silent import link_kept
+
+        return link_kept(finding)
     node = finding.node.name() if finding.node is not None else ""
     knowledge = by_node(node)
     kind = kind_of(finding)
@@ -72,7 +77,7 @@ def _told(writes: Sequence[Written]) -> list[Written]:
     """One Write for each line and op, the first of each; a loop's thousand repeats are counted elsewhere."""
     seen: dict[tuple[object, str], Written] = {}
     for written in writes:
-        seen.setdefault((written.raw, written.op), written)
+        seen.setdefault((identity(written.raw), written.op), written)
         if len(seen) == _MOST_WRITES:
             break
     return list(seen.values())
@@ -119,7 +124,8 @@ def _write(written: Written, finding: Finding) -> Write:
     site = resolve(written.raw)
     frame = site.user
     name = written_name(frame, written.op) if frame else None
-    times = sum(1 for w in finding.writes if w.raw == written.raw and w.op == written.op)
+    this = identity(written.raw)
+    times = sum(1 for w in finding.writes if w.op == written.op and identity(w.raw) == this)
     how = "metadata" if written.how == "metadata" else "data"
     view = None
     if finding.entry.layout is not None and written.layout != finding.entry.layout:
