@@ -17,20 +17,22 @@ import torch
 
 x = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
 y = x.exp()
-y.data.add_(1)
-y.sum().backward()
+loss = y.sum()
+y.data.zero_()
+loss.backward()
 """,
     good="""
 import torch
 
 x = torch.tensor([0.0, 1.0, 2.0], requires_grad=True)
 y = x.exp()
-y = y + 1
-y.sum().backward()
+loss = y.sum()
+y = torch.zeros_like(y)
+loss.backward()
 """,
     fix="""
-Write out of place, so that the change is part of the graph. If it must not be (a constant shift, a mask),
-use `y = y + shift` with a `shift` that needs no gradient; never `.data`.
+Bind a new tensor instead of writing the old one, or write after the backward. Where the change is meant to be
+part of the computation, make it out of place and in the open (`y = y + shift`), so that it is part of the graph.
 """,
     right="x.exp()",
 )
