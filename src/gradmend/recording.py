@@ -6,22 +6,25 @@ errors that PyTorch raises itself are told by the line that caused them.
 
 from __future__ import annotations
 
+import sys
+from types import TracebackType
 from typing import Any
 
-from gradmend.capture import backwards, recorder
+from gradmend.capture import backwards, extras, recorder
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached
 from gradmend.model import Conflict
 
 _hearers = 0
 _installed = False
+_hook = sys.__excepthook__
 
 
 def hear_backwards() -> None:
     global _hearers
     _hearers += 1
     if _hearers == 1:
-        backwards.arm(failed=_failed)
+        backwards.arm(before=extras.before_backward, after=extras.after_backward, failed=_failed)
 
 
 def ignore_backwards() -> None:
@@ -32,7 +35,12 @@ def ignore_backwards() -> None:
         backwards.forget()
 
 
+def _started(call: backwards.BackwardCall, roots: Any) -> None:
+    recorder.wake()
+
+
 def _failed(call: backwards.BackwardCall, error: BaseException, roots: Any) -> None:
+    extras.after_backward(call)
     if not isinstance(error, RuntimeError) or attached(error) is not None:
         return
     conflict = _story_of(call, error, roots)
@@ -56,12 +64,14 @@ def _story_of(call: backwards.BackwardCall, error: RuntimeError, roots: Any) -> 
 
 def install() -> None:
     """From now on, add the story to PyTorch's own in-place errors. `GRADMEND=1` in the environment does the same."""
-    global _installed
+    global _installed, _hook
     if _installed:
         return
     switch.arm()
     recorder.start()
     hear_backwards()
+    _hook = sys.excepthook
+    sys.excepthook = _uncaught
     _installed = True
 
 
@@ -70,7 +80,27 @@ def uninstall() -> None:
     global _installed
     if not _installed:
         return
+    if sys.excepthook is _uncaught:
+        sys.excepthook = _hook
     ignore_backwards()
     recorder.stop()
     switch.disarm()
     _installed = False
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Errors that PyTorch raises in forward pass no ear of ours: they get their story when nobody catches them."""
+    explain_forward(error)
+    _hook(kind, error, trace)
+
+
+def explain_forward(error: BaseException | None) -> None:
+    """Attach the story to PyTorch's own error of this family, raised outside of backward."""
+    if not isinstance(error, RuntimeError) or attached(error) is not None:
+        return
+    from gradmend.story.failures.diagnosing import diagnose
+    from gradmend.watching import words_of
+
+    conflict = diagnose(error)
+    if conflict is not None:
+        attach(error, conflict, words_of(conflict))

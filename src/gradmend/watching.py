@@ -104,14 +104,14 @@ class Watching(ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        recording.explain_forward(error)
         scope, _ = self._open.pop()
         extras.disarm()
         recording.ignore_backwards()
         saves.close_scope(scope)
         LEDGER.seal(scope)
         switch.disarm()
-        if not switch.armed():
-            saves.disarm()
+        saves.disarm()
 
 
 def watch(*, paranoid: bool = False) -> Watching:

@@ -1,6 +1,7 @@
 """The flight recorder: the last Writes of the program in a bounded ring, for an error that comes later.
 
-A record holds addresses and raw sites, never a tensor: recording must keep nothing alive.
+A record holds addresses and raw sites, never a tensor: recording must keep nothing alive. An optimizer's step
+is recorded once, with the parameters it stepped, and not by the dozens of writes it is made of.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from itertools import count
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gradmend.capture.regions import layout_of
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 
@@ -60,6 +63,14 @@ class WriteRecord:
         self.tick = call.tick
 
 
+def _reach(t: torch.Tensor) -> int:
+    """From its first byte to its last, gaps of a strided view included."""
+    if t.is_contiguous():
+        return int(_nbytes(t))
+    layout = layout_of(t)
+    return layout.hi - layout.lo
+
+
 class Recorder:
     def __init__(self, most: int = _CALLS_KEPT) -> None:
         self.ring: deque[Recorded] = deque(maxlen=most)
@@ -68,8 +79,8 @@ class Recorder:
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
             addresses = [_address(t) for t in targets]
-            sizes = [_nbytes(t) for t in targets]
             versions = [t._version for t in targets]
+            sizes = [_reach(t) for t in targets]
         except (RuntimeError, NotImplementedError):
             return  # no memory of its own, or an inference tensor
         self.ring.append(Recorded(next(self._ticks), op, how, raw_here(3), addresses, sizes, versions))
@@ -78,26 +89,65 @@ class Recorder:
         return [WriteRecord(call, at) for call in self.ring for at in range(len(call.addresses))]
 
 
-_recorder: Recorder | None = None
+class _Steps:
+    """Turns the recorder's ear away while an optimizer steps, and records the step as one write."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not any(
+            callable(a) for a in (*args[1:], *kwargs.values())
+        ):  # a closure runs the program's own code
+            hub.unlisten(self._recorder)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.listen()
+        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self._recorder(f"{type(optimizer).__name__}.step", stepped, "data")
+
+    def listen(self) -> None:
+        """A step that raised never told its end: every backward call listens again."""
+        if self._recorder not in hub.listeners:
+            hub.listen(self._recorder)
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+_running: tuple[Recorder, _Steps] | None = None
 
 
 def start() -> Recorder:
-    global _recorder
-    if _recorder is None:
-        _recorder = Recorder()
-        hub.listen(_recorder)
-    return _recorder
+    global _running
+    if _running is None:
+        recorder = Recorder()
+        _running = recorder, _Steps(recorder)
+        hub.listen(recorder)
+    return _running[0]
 
 
 def stop() -> None:
-    global _recorder
-    if _recorder is not None:
-        hub.unlisten(_recorder)
-        _recorder = None
+    global _running
+    if _running is not None:
+        recorder, steps = _running
+        steps.remove()
+        hub.unlisten(recorder)
+        _running = None
+
+
+def wake() -> None:
+    if _running is not None:
+        _running[1].listen()
 
 
 def current() -> Recorder | None:
-    return _recorder
+    return _running[0] if _running is not None else None
 
 
-__all__ = ["Any", "Recorder", "WriteRecord", "current", "start", "stop"]
+__all__ = ["Recorder", "WriteRecord", "current", "start", "stop", "wake"]

@@ -134,8 +134,9 @@ def _print_traceback(error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next
     lines = traceback.format_exception(type(error), error, trace)
-    if isinstance(error, ConflictError) and error.__cause__ is None and error.__context__ is None:
+    if attached(error) is not None and error.__cause__ is None and error.__context__ is None:
         # The story follows in full; the traceback only says how the program got there.
-        lines = [*traceback.format_tb(trace), f"{type(error).__name__}: the story follows\n"]
+        words = "the story follows" if isinstance(error, ConflictError) else str(error)
+        lines = [*traceback.format_tb(trace), f"{type(error).__name__}: {words}\n"]
         lines.insert(0, "Traceback (most recent call last):\n")
     print("".join(lines), end="", file=sys.stderr)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from gradmend.capture import edits
+from gradmend.capture.edits import Watched
 from gradmend.capture.ledger import Ledger, Token
 from gradmend.capture.taps import elements
 
@@ -31,15 +33,24 @@ def listen(listener: Listener) -> None:
 
 
 def unlisten(listener: Listener) -> None:
-    listeners.remove(listener)
+    if listener in listeners:
+        listeners.remove(listener)
     if not listeners:
         awake.discard("listeners")
 
 
 class Pending:
-    __slots__ = ("how", "op", "targets", "token")
+    __slots__ = ("edits", "how", "op", "targets", "token")
 
-    def __init__(self, op: str, targets: Sequence[torch.Tensor], token: Token | None, how: str) -> None:
+    def __init__(
+        self,
+        op: str,
+        targets: Sequence[torch.Tensor],
+        token: Token | None,
+        how: str,
+        edits: list[Watched] | None = None,
+    ) -> None:
+        self.edits = edits
         self.op = op
         self.targets = targets
         self.token = token
@@ -58,9 +69,10 @@ def before(
     if _timelines or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
         token = LEDGER.before(op, targets, some, how, aliased)
-    if token is None and not listeners:
+    edited = edits.before(op, targets, how)
+    if token is None and edited is None and not listeners:
         return None
-    return Pending(op, targets, token, how)
+    return Pending(op, targets, token, how, edited)
 
 
 def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
@@ -77,6 +89,8 @@ def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
 
 
 def after(pending: Pending) -> None:
+    if pending.edits is not None:
+        edits.after(pending.edits)
     if pending.token is not None:
         LEDGER.after(pending.token)
     for listener in listeners:
