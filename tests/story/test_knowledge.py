@@ -191,6 +191,13 @@ def test_in_place_ops_keep_a_copy_of_self(op: str) -> None:
         ("__truediv__", "div", False),
         ("x.sigmoid()", "sigmoid", False),
         ("__setitem__", "setitem", True),
+        ("@=", "matmul", False),
+        ("nn.ReLU", "relu", False),
+        ("torch.nn.BatchNorm2d", "batch_norm", False),
+        ("nn.CrossEntropyLoss", "cross_entropy", False),
+        ("nn.NLLLoss", "nll_loss", False),
+        ("torch.linalg.solve", "linalg_solve", False),
+        ("torch.special.xlog1py", "special_xlog1py", False),
     ],
 )
 def test_names_as_people_say_them(said: str, op: str, inplace: bool) -> None:
@@ -212,6 +219,16 @@ def test_measuring_leaves_the_random_state_alone() -> None:
     saves.cache_clear()
     assert saves("dropout").measured is not None
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "op", ["requires_grad_", "copy_", "_foreach_exp", "manual_seed", "backward", "to", ""]
+)
+def test_anything_that_torch_has_gets_an_answer(op: str) -> None:
+    try:
+        assert "clone" not in saves(op).note, "the example's own preparation is not the op's"
+    except UnknownOp:
+        assert op == ""
 
 
 def test_an_op_that_is_not_there_names_its_neighbours() -> None:

@@ -89,7 +89,8 @@ def _watch(call: str, inputs: dict[str, Any], run: Any) -> Measured | None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         out = run()
     outputs = [o for o in (out if isinstance(out, tuple | list) else (out,)) if isinstance(o, torch.Tensor)]
-    live = [o for o in outputs if o.grad_fn is not None]
+    before = {t.grad_fn for t in inputs.values()}
+    live = [o for o in outputs if o.grad_fn is not None and o.grad_fn not in before]
     if not live:
         return None
     at = {t.untyped_storage().data_ptr() for t in kept}
@@ -97,22 +98,23 @@ def _watch(call: str, inputs: dict[str, Any], run: Any) -> Measured | None:
     given_out = {t.untyped_storage().data_ptr() for t in outputs}
     return Measured(
         call,
-        tuple(_node_names(live)),
+        tuple(_node_names(live, before)),
         kept_inputs=tuple(name for name, t in inputs.items() if t.untyped_storage().data_ptr() in at),
         keeps_output=bool(at & (given_out - given)),
         keeps_between=bool(at - given - given_out),
     )
 
 
-def _node_names(outputs: list[Any]) -> list[str]:
+def _node_names(outputs: list[Any], before: set[Any]) -> list[str]:
+    """The nodes that the op itself recorded, not those that its inputs came with."""
     names: list[str] = []
-    seen, todo = set(), [o.grad_fn for o in outputs]
+    seen, todo = set(before), [o.grad_fn for o in outputs]
     while todo:
         node = todo.pop(0)
         if node is None or node in seen or node.name().endswith("AccumulateGrad"):
             continue
         seen.add(node)
-        names.append(node.name())
+        names.append(node.name().rpartition("::")[2])
         todo += [n for n, _ in node.next_functions]
     return list(dict.fromkeys(reversed(names)))
 
@@ -126,8 +128,11 @@ def _candidates(op: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
         inputs = {name: v for name, v in names.items() if isinstance(v, torch.Tensor)}
         call = EXAMPLES[op]
         yield call, inputs, lambda: eval(call, names)  # one of our own lines above
+    if op.startswith("_"):
+        return  # internals trust their arguments, and may crash on ours
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{op}"):
-        if any(a.is_out for a in schema.arguments):
+        kinds = [str(a.type) for a in schema.arguments]
+        if any(a.is_out for a in schema.arguments) or not {"Tensor", "List[Tensor]"} & set(kinds):
             continue
         for shape in _SHAPES:
             filled = _fill(schema, shape)

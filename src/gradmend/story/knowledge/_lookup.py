@@ -17,9 +17,10 @@ _SYMBOLS = {
     "getitem": "getitem", "setitem": "setitem",
 }  # fmt: skip
 _PREFIX = re.compile(
-    r"^(?:torch\.nn\.functional\.|torch\.special\.|torch\.linalg\.|torch\.Tensor\.|torch\.ops\.aten\.|torch\.|"
+    r"^(?:torch\.nn\.functional\.|torch\.Tensor\.|torch\.ops\.aten\.|torch\.|"
     r"nn\.functional\.|Tensor\.|tensor\.|F\.|aten::|aten\.|x\.|\.)"
 )
+_MODULES = {"CrossEntropyLoss": "cross_entropy", "MultiheadAttention": "scaled_dot_product_attention"}
 
 _NODE_NOTES = {
     "CopySlices": "A view was written in place: this node passes the gradient on to the base, and hides the op that wrote.",
@@ -36,6 +37,8 @@ class UnknownOp(LookupError):
 def normalise(name: str) -> tuple[str, bool]:
     """ "torch.Tensor.__imul__", "*=", "F.relu_", "aten::mul_.Tensor" -> the bare op, and whether it is in place."""
     name = name.strip().removesuffix("()")
+    if name == "@=":  # Python has no in-place matmul for tensors: it rebinds
+        return "matmul", False
     if name.endswith("=") and name[:-1] in _SYMBOLS:
         return _SYMBOLS[name[:-1]], True
     if name in _SYMBOLS:
@@ -50,10 +53,26 @@ def normalise(name: str) -> tuple[str, bool]:
         inplace = bare.startswith("i") and bare not in ("invert",)
         bare = bare[1:] if inplace else bare
         return _SYMBOLS.get(bare, bare), inplace
+    if name.startswith("nn."):
+        return _functional(name[3:]), False
+    name = re.sub(r"^(linalg|special|fft)\.", lambda m: m.group(0)[:-1] + "_", name)
     if not name.startswith("_"):
         name = name.partition(".")[0]
     inplace = name.endswith("_") and not name.endswith("__")
     return name.rstrip("_") if inplace else name, inplace
+
+
+def _functional(module: str) -> str:
+    """nn.ReLU -> relu, nn.BatchNorm2d -> batch_norm: the function behind a module, or the name as it is."""
+    import torch
+
+    if module in _MODULES:
+        return _MODULES[module]
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", module).lower()
+    for name in (snake, snake.replace("_", ""), re.sub(r"\dd$", "", snake), snake.removesuffix("_loss")):
+        if hasattr(torch.nn.functional, name):
+            return name
+    return module
 
 
 @cache
@@ -93,7 +112,7 @@ def saves(op: str) -> Knowledge:
 
 def _made_of(op: str, nodes: tuple[str, ...]) -> str:
     table = _entries.by_node()
-    names = dict.fromkeys(table[n].op if n in table else n for n in nodes)
+    names = dict.fromkeys(table[n].op if n in table else by_node(n).op for n in nodes)
     return f"{op} has no derivative of its own: it runs as {', '.join(names)}."
 
 
