@@ -12,8 +12,6 @@ _WHERE = frozenset(
 )
 _RUNNING = frozenset({"running_mean", "running_var"})
 _SWAPS = frozenset({".data =", "set_", "swap_tensors", "data", "__setstate__"})
-_BATCH_NORM = ("batch_norm", "instance_norm")
-_EMBEDDING = ("embedding",)
 
 
 def classify(
@@ -52,11 +50,9 @@ def classify(
 
 
 def _of_quiet(op: str, stack: Sequence[Frame], slot: str | None) -> str:
-    if _in_optimizer(op, stack) and ("fused" in op or op.endswith(".step")):
+    if "_fused_" in op or _in_optimizer(op, stack):
         return "GM203"
-    if "_fused_" in op:
-        return "GM203"
-    if any(name in op for name in _BATCH_NORM) or slot in _RUNNING:
+    if "batch_norm" in op or "instance_norm" in op or slot in _RUNNING:
         return "GM211"
     if op.startswith("storage."):
         return "GM202"
@@ -66,7 +62,7 @@ def _of_quiet(op: str, stack: Sequence[Frame], slot: str | None) -> str:
 def _of_loud(
     op: str, stack: Sequence[Frame], slot: str | None, leaf: bool, output: bool, same_region: bool
 ) -> str:
-    if any(name in op for name in _EMBEDDING):
+    if "embedding" in op:
         return "GM108"
     if _in_optimizer(op, stack):
         return "GM104"

@@ -70,7 +70,7 @@ def _functional(module: str) -> str:
         return _MODULES[module]
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", module).lower()
     for name in (snake, snake.replace("_", ""), re.sub(r"\dd$", "", snake), snake.removesuffix("_loss")):
-        if hasattr(torch.nn.functional, name):
+        if hasattr(torch.nn.functional, name) or hasattr(torch, name):
             return name
     return module
 
