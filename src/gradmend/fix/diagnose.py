@@ -48,9 +48,8 @@ def facts_of(plain: Run, healed: Run | None) -> list[Facts]:
         events = tuple(Event("backward", None, chain) for chain in calls)
         message = str((plain.error or {}).get("message"))
         found.append(Facts(message=message, writes=events, backward=plain.chain(), second=True))
-    for conflict in harmful(healed) if healed else ():
-        found.append(from_json(conflict, _backward(conflict, healed)))
-    return found
+    conflicts = harmful(healed) if healed else []
+    return [*found, *(from_json(c, _backward(c, healed)) for c in conflicts)]
 
 
 def _backward(conflict: dict[str, Any], healed: Run | None) -> tuple[Place, ...]:

@@ -20,10 +20,13 @@ def diff(original: dict[str, Text], sources: dict[str, str]) -> str:
     for file, new in sources.items():
         name = os.path.relpath(file) if not os.path.relpath(file).startswith("..") else file.lstrip("/")
         old = original[file].text
-        for line in difflib.unified_diff(
+        lines = difflib.unified_diff(
             old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-        ):
-            out.append(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n")
+        )
+        out += [
+            line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n"
+            for line in lines
+        ]
     return "".join(out)
 
 
@@ -39,8 +42,7 @@ def proof(plan: Plan, cost: Cost | None) -> str:
         lines.append(f"proven: {what} equal to rounding to {WORDS[plan.basis]}")
     if plan.verdict.exact and plan.basis != "differences":
         lines.append("        parameters, buffers and printed output are equal as well")
-    for name in plan.verdict.changed[:5]:
-        lines.append(f"told: {changed_words(name)}")
+    lines += [f"told: {changed_words(name)}" for name in plan.verdict.changed[:5]]
     if cost is not None:
         lines.append(f"cost: {cost}")
     lines += [f"note: {n}" for n in dict.fromkeys(c.note for c in plan.chosen if c.note)]

@@ -52,8 +52,13 @@ class Tree:
         return spot.start.line, spot.end.line
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        spot = self._spots[node]
-        return self.offset(spot.start.line, spot.start.column), self.offset(spot.end.line, spot.end.column)
+        """Where a node begins and ends, its own parentheses included (LibCST leaves them out)."""
+        start, end = self._spots[node].start, self._spots[node].end
+        lpar = getattr(node, "lpar", ())
+        if lpar and isinstance(lpar, (list, tuple)):
+            start = self._spots[lpar[0]].start
+            end = self._spots[node.rpar[-1]].end  # type: ignore[attr-defined]
+        return self.offset(start.line, start.column), self.offset(end.line, end.column)
 
     def code(self, node: cst.CSTNode) -> str:
         start, end = self.span(node)
@@ -108,6 +113,11 @@ class Tree:
             at = self.place_offset(place)
             hit = [n for n in small if self.span(n)[0] <= at < self.span(n)[1]]
             small = hit or small
+        small = small or [
+            n
+            for n in self.nodes
+            if isinstance(n, cst.Decorator) and self.lines(n)[0] <= line <= self.lines(n)[1]
+        ]
         if small:
             return small
         headed: list[cst.CSTNode] = [

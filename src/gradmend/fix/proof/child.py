@@ -47,9 +47,9 @@ def _redirect(request: dict[str, Any]) -> None:
         handle = os.open(name, flags, 0o600)
         os.dup2(handle, number)
         os.close(handle)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False, errors="replace")
-    sys.stderr = open(2, "w", closefd=False, errors="replace", buffering=1)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False, errors="replace")
+    sys.stderr = os.fdopen(2, "w", closefd=False, errors="replace", buffering=1)
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:

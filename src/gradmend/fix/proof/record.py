@@ -139,6 +139,8 @@ class Recorder:
 
     # -- places ------------------------------------------------------------------------------------
     def _mine(self, file: str) -> bool:
+        if not os.path.isabs(file):
+            return False  # "<frozen runpy>", "<string>"
         return any(file.startswith(root) or os.path.realpath(file).startswith(root) for root in self.roots)
 
     def user_frames(self) -> Iterator[dict[str, Any]]:

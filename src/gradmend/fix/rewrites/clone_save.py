@@ -17,6 +17,7 @@ from gradmend.fix.tree import Tree
 
 RANK = 40
 _LIMIT = 10
+_VALUES = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation)
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
@@ -58,9 +59,8 @@ def _operands(tree: Tree, statement: cst.CSTNode, place: Place) -> Iterator[cst.
         parts = [c for c in statement.children if not isinstance(c, (cst.BaseSuite, cst.Else, cst.Finally))]
     for part in parts:
         for node in syntax.walk(part):
-            if isinstance(node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation)):
-                if _is_value(tree, node):
-                    yield node
+            if isinstance(node, _VALUES) and _is_value(tree, node):
+                yield node
 
 
 def _is_value(tree: Tree, node: cst.BaseExpression) -> bool:

@@ -21,9 +21,10 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                 rank = RANK + nth + 10 * depth
                 for written in _written(statement):
                     name = tree.code(written)
-                    if isinstance(written, cst.Name) and not syntax.used_after(tree, statement, name):
-                        if not _used_within(statement, written):
-                            continue  # nobody would read the copy: the write would be lost
+                    if isinstance(written, cst.Name) and not (
+                        syntax.used_after(tree, statement, name) or _used_within(statement, written)
+                    ):
+                        continue  # nobody would read the copy: the write would be lost
                     new = tree.replace(tree.before(statement, f"{name} = {name}.clone()"))
                     title = f"clone `{name}` before line {place.line} writes to it"
                     yield Candidate(title, "clone_write", rank, {place.file: new})

@@ -47,8 +47,9 @@ def _seen(tree: Tree, statement: cst.CSTNode) -> str | None:
     for node in syntax.walk(statement):
         if isinstance(node, cst.Attribute) and node.attr.value == "data":
             drops.append((tree.span(node.value)[1] - start, tree.span(node)[1] - start))
-        elif isinstance(node, cst.Call) and not node.args and isinstance(node.func, cst.Attribute):
-            if node.func.attr.value == "detach":
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args:
+            method = node.func.attr.value
+            if method == "detach":
                 drops.append((tree.span(node.func.value)[1] - start, tree.span(node)[1] - start))
     if not drops:
         return None

@@ -88,8 +88,17 @@ def _augmented(tree: Tree, statement: cst.AugAssign, alone: bool) -> Iterator[tu
 
 
 def _has_user(tree: Tree, statement: cst.CSTNode, calls: list[cst.Call]) -> bool:
-    """Is the result of a call an argument of another, rather than thrown away with the statement?"""
-    return any(isinstance(tree.parent(call), cst.Arg) for call in calls)
+    """Does something take the result of a call, or is it thrown away with the statement?"""
+    for call in calls:
+        top: cst.CSTNode = call
+        above = tree.parent(top)
+        while isinstance(above, (cst.Attribute, cst.Await)) or (
+            isinstance(above, cst.Call) and above.func is top
+        ):
+            top, above = above, tree.parent(above)
+        if above is not statement:
+            return True
+    return False
 
 
 def inplace_call(call: cst.Call) -> bool:

@@ -1,0 +1,3 @@
+def forward(self, z):
+    self.weight.mul_(0.5)  # WRITE
+    return F.normalize(z, dim=1) @ self.weight.clone().t()  # SAVE

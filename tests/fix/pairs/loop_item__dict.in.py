@@ -1,0 +1,2 @@
+for name, value in feats.items():
+    value *= 0.5  # WRITE

@@ -1,0 +1,3 @@
+a.backward()
+opt.step()  # WRITE
+b.backward()  # BACKWARD

@@ -1,0 +1,3 @@
+a.backward()
+b.backward()  # BACKWARD
+opt.step()  # WRITE

@@ -1,0 +1,2 @@
+def update(w, lr):
+    w -= lr * w.grad  # WRITE

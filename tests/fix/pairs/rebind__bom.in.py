@@ -1,0 +1,2 @@
+﻿x.relu_()  # WRITE
+print(x, "日本")

@@ -1,0 +1,2 @@
+﻿x = x.relu()  # WRITE
+print(x, "日本")

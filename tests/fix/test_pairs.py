@@ -1,0 +1,86 @@
+"""Every rewrite on source before and after: `pairs/KIND__topic.in.py` and `.out.py`.
+
+Comments mark the lines of the story: WRITE, SAVE, BACKWARD. Each WRITE is rewritten in turn, the last first, with
+the first candidate of that kind; everything else must stay byte for byte.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from gradmend.fix.candidate import Project
+from gradmend.fix.facts import Event, Facts, Place
+from gradmend.fix.rewrites import KINDS
+from gradmend.fix.text import read
+
+PAIRS = sorted((Path(__file__).parent / "pairs").glob("*.in.py"))
+
+
+def marked(text: str, word: str) -> list[int]:
+    return [n for n, line in enumerate(text.split("\n"), 1) if f"# {word}" in line]
+
+
+def facts(text: str, write: int) -> Facts:
+    saves, backwards = marked(text, "SAVE"), marked(text, "BACKWARD")
+    return Facts(
+        kind="silent",
+        message="a leaf; a second time",
+        writes=(Event("", None, (Place("f.py", write),)),),
+        saved=Event("", None, (Place("f.py", saves[0]),), direct=False) if saves else None,
+        backward=tuple(Place("f.py", n) for n in backwards),
+        second=True,
+    )
+
+
+def rewritten(kind: str, text: str) -> str:
+    propose = import_module(f"gradmend.fix.rewrites.{kind}").propose
+    for write in reversed(marked(text, "WRITE")):
+        found = sorted(propose(Project({"f.py": text}), facts(text, write)), key=lambda c: c.rank)
+        assert found, f"no candidate for line {write}"
+        text = found[0].sources["f.py"]
+    return text
+
+
+@pytest.mark.parametrize("path", PAIRS, ids=lambda p: p.name.removesuffix(".in.py"))
+def test_pair(path: Path) -> None:
+    kind = path.name.split("__")[0]
+    source = read(path)
+    after = source.encode(rewritten(kind, source.text))
+    expected = path.with_name(path.name.replace(".in.py", ".out.py")).read_bytes()
+    assert after.decode(source.encoding) == expected.decode(source.encoding)
+    assert after == expected
+
+
+def test_every_kind_has_a_pair() -> None:
+    assert {p.name.split("__")[0] for p in PAIRS} == set(KINDS)
+
+
+def test_a_very_long_file_changes_in_one_line() -> None:
+    lines = [f"def f{i}(x):\n    x += {i}\n    return x\n" for i in range(4000)]
+    text = "".join(lines)
+    write = 3 * 2500 + 2
+    propose = import_module("gradmend.fix.rewrites.rebind").propose
+    found = list(propose(Project({"f.py": text}), facts(text, write)))
+    before, after = text.split("\n"), found[0].sources["f.py"].split("\n")
+    assert [n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a != b] == [write]
+    assert after[write - 1] == "    x = x + 2500"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(ps):\n    for p in ps.values():\n        p.mul_(2)\n",  # the new tensor would be lost
+        "def f(p):\n    p += 1\n",
+        "def f(x):\n    x.data.mul_(2)\n",
+        "x.requires_grad_()\nprint(x)\n",
+        "nn.init.xavier_uniform_(w)\nprint(w)\n",
+        "next(it)[0] += 1\nprint(it)\n",  # would run next() twice
+    ],
+)
+def test_rebind_leaves_alone_what_it_would_break(source: str) -> None:
+    propose = import_module("gradmend.fix.rewrites.rebind").propose
+    for line in range(1, source.count("\n") + 1):
+        assert not list(propose(Project({"f.py": source}), facts(source, line)))
