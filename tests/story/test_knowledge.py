@@ -251,6 +251,10 @@ def test_ops_without_an_entry_say_so() -> None:
         ("SoftmaxBackward0", "softmax", "result", "softmax keeps its result"),
         ("IndexBackward0", "index", "indices[0]", "index keeps its input `indices`"),
         ("ForeachExpBackward0", "exp", "result", "exp keeps its result"),
+        ("ConvolutionBackward0", "convolution", "input", "convolution keeps its input `input`, because it computes the gradient of `weight` as the input correlated with grad."),
+        ("ReluBackward0", "relu", "result", "relu keeps its result, because it computes the gradient of `self` as grad where result > 0, else 0."),
+        ("MaxBackward0", "max", "indices", "max keeps its result `indices`, because it computes the gradient of `self` as grad, put at indices along dim."),
+        ("GeluBackward0", "gelu", "self", "gelu keeps its input, because it computes the gradient of `self` as `gelu_backward(grad, self, approximate)`."),
         ("FooBackward", "Foo", "tensors[0]", "Foo is an autograd.Function"),
         ("torch::autograd::CopySlices", "CopySlices", None, "A view was written in place"),
         ("SomethingNew", "SomethingNew", None, "no entry"),
@@ -296,6 +300,11 @@ CALLS: dict[str, Any] = {
     "CosBackward0": lambda a, b: a.cos(),
     "AbsBackward0": lambda a, b: a.abs(),
     "SiluBackward0": lambda a, b: torch.nn.functional.silu(a),
+    "LogsumexpBackward0": lambda a, b: a.logsumexp(1, keepdim=True),
+    "ProdBackward0": lambda a, b: a.prod(),
+    "BinaryCrossEntropyWithLogitsBackward0": lambda a, b: torch.nn.functional.binary_cross_entropy_with_logits(
+        a, b.detach(), reduction="none"
+    ),
     "SoftplusBackward0": lambda a, b: torch.nn.functional.softplus(a, beta=2.0),
 }  # fmt: skip
 
@@ -309,7 +318,7 @@ def test_plain_formulas_are_true(node: str) -> None:
     grad = torch.rand_like(result)
     got = torch.autograd.grad(result, [a, b], grad, allow_unused=True)
     names: dict[str, Any] = {"grad": grad, "result": result, "self": a, "mat2": b, "exponent": b, "dim": 1}
-    names |= {"other": 3.0 if node == "MulBackward1" else b, "alpha": 2, "beta": 2.0}
+    names |= {"target": b, "other": 3.0 if node == "MulBackward1" else b, "alpha": 2, "beta": 2.0}
     names["sum"] = lambda t, dim: t.sum(dim, keepdim=True)
     if node == "PowBackward0":
         names["exponent"] = 3

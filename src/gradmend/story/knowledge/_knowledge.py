@@ -7,7 +7,7 @@ from typing import Any
 
 from gradmend.story.knowledge._composite import Measured
 from gradmend.story.knowledge._entries import Entry
-from gradmend.story.knowledge._plain import plain
+from gradmend.story.knowledge._plain import why_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,9 @@ class Knowledge:
                 readers = entry.readers(base)
                 if readers:
                     first = readers[0]
-                    of = " and ".join(f"`{n}`" for n in first.inputs)
-                    return (
-                        f"{self.op} keeps {self.name_of(base)}, because it computes the gradient of {of} as "
-                        f"`{plain(entry.node, first.inputs, first.text)}`."
-                    )
+                    inputs, formula = why_needed(entry.node, first.inputs, first.text, base)
+                    of = " and ".join(f"`{n}`" for n in inputs)
+                    return f"{self.op} keeps {self.name_of(base)}, because it computes the gradient of {of} as {formula}."
         if self.note:
             return self.note
         return f"{self.op} kept this value for its backward."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-# By node, then by the input whose gradient it is. Expressions are Python over the saved names and `grad`.
+# By node, then by the input whose gradient it is: Python over the saved names and `grad`, else words.
 PLAIN: dict[str, dict[str, str]] = {
     "MulBackward0": {"self": "grad * other", "other": "grad * self"},
     "MulBackward1": {"self": "grad * other"},
@@ -52,13 +52,32 @@ PLAIN: dict[str, dict[str, str]] = {
         "weight": "the sum of grad times the normalised input",
     },
     "NativeBatchNormBackward0": {
-        "input": "from grad, the input, the weight and the batch statistics (in eval mode, the running ones)",
+        "input": "from grad, input, weight and the batch's statistics, in eval mode running_mean and running_var",
         "weight": "the sum of grad times the normalised input",
     },
     "EmbeddingBackward0": {"weight": "rows of grad, added up at the indices"},
     "IndexBackward0": {"self": "grad, added up at the indices"},
     "GatherBackward0": {"self": "grad, added up at index along dim"},
     "MaskedFillBackward0": {"self": "grad, and 0 where mask"},
+    "LogsumexpBackward0": {"self": "grad * exp(self - result)"},
+    "ProdBackward0": {"self": "grad * result / self"},
+    "BinaryCrossEntropyWithLogitsBackward0": {"self": "grad * (sigmoid(self) - target)"},
+    "MseLossBackward0": {"self": "2 * grad * (self - target), over the count for a mean"},
+    "StdBackward0": {"self": "grad * (self - mean(self)) / result, over the count less one"},
+    "VarBackward0": {"self": "2 * grad * (self - mean(self)), over the count less one"},
+    "LinalgVectorNormBackward0": {"self": "for the 2-norm, grad * self / result"},
+    "NormBackward0": {"self": "for the 2-norm, grad * self / result"},
+    "NormBackward1": {"self": "for the 2-norm, grad * self / result"},
+    "HardtanhBackward0": {"self": "grad where min_val < self < max_val, else 0"},
+    "EluBackward0": {"self": "grad where self > 0, else grad * alpha * exp(self)"},
+    "ClampMinBackward0": {"self": "grad where self >= min, else 0"},
+    "MaxPool2DWithIndicesBackward0": {"self": "grad, added up at the indices in result1"},
+    "MaxBackward0": {"self": "grad, put at indices along dim"},
+    "MinBackward0": {"self": "grad, put at indices along dim"},
+    "NllLossBackward0": {"self": "-grad * weight at the target of each row, over total_weight for a mean"},
+    "ScaledDotProductFlashAttentionForCpuBackward0": {
+        "query": "from grad, query, key, value, output and logsumexp",
+    },
     "WhereBackward0": {"self": "grad where condition, else 0", "other": "grad where not condition, else 0"},
 }
 
@@ -80,6 +99,31 @@ def plain(node: str | None, inputs: tuple[str, ...], text: str) -> str:
     for name in inputs:
         if name in known:
             return known[name]
+    return _swept(text)
+
+
+def why_needed(
+    node: str | None, inputs: tuple[str, ...], text: str, slot: str
+) -> tuple[tuple[str, ...], str]:
+    """Of inputs that share one formula, those whose gradient needs the slot, and how it is computed."""
+    known = PLAIN.get(node or "", {})
+    for name in inputs:
+        if name in known and re.search(rf"\b{slot}\b", known[name]):
+            return (name,), _quoted(known[name])
+    return inputs, f"`{_swept(text)}`"
+
+
+def _quoted(formula: str) -> str:
+    """Code in backticks, words as they are."""
+    try:
+        compile(formula, "", "eval")
+    except SyntaxError:
+        return formula
+    # "grad, put at indices" would be a tuple
+    return formula if ", " in formula and "(" not in formula else f"`{formula}`"
+
+
+def _swept(text: str) -> str:
     for pattern, by in _SWEEP:
         text = re.sub(pattern, by, text)
     return text
