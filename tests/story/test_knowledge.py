@@ -255,6 +255,8 @@ def test_ops_without_an_entry_say_so() -> None:
         ("ReluBackward0", "relu", "result", "relu keeps its result, because it computes the gradient of `self` as grad where result > 0, else 0."),
         ("MaxBackward0", "max", "indices", "max keeps its result `indices`, because it computes the gradient of `self` as grad, put at indices along dim."),
         ("GeluBackward0", "gelu", "self", "gelu keeps its input, because it computes the gradient of `self` as `gelu_backward(grad, self, approximate)`."),
+        ("NativeLayerNormBackward0", "layer_norm", "input", "layer_norm keeps its input `input`, because it computes the gradient of `input` from grad, the input and its mean and reciprocal deviation."),
+        ("ScaledDotProductFlashAttentionForCpuBackward0", "scaled_dot_product_attention", "key", "scaled_dot_product_attention keeps its input `key`"),
         ("FooBackward", "Foo", "tensors[0]", "Foo is an autograd.Function"),
         ("torch::autograd::CopySlices", "CopySlices", None, "A view was written in place"),
         ("SomethingNew", "SomethingNew", None, "no entry"),

@@ -90,7 +90,7 @@ class Knowledge:
                     first = readers[0]
                     inputs, formula = why_needed(entry.node, first.inputs, first.text, base)
                     of = " and ".join(f"`{n}`" for n in inputs)
-                    return f"{self.op} keeps {self.name_of(base)}, because it computes the gradient of {of} as {formula}."
+                    return f"{self.op} keeps {self.name_of(base)}, because it computes the gradient of {of} {formula}."
         if self.note:
             return self.note
         return f"{self.op} kept this value for its backward."

@@ -135,6 +135,7 @@ def _all_names() -> list[str]:
 def _spoken(op: str) -> str:
     """ "_softmax" -> "softmax", "native_batch_norm" -> "batch_norm": the name people called."""
     op = op.lstrip("_").removeprefix("native_")
+    op = re.sub(r"^scaled_dot_product_\w*attention\w*$", "scaled_dot_product_attention", op)
     return op.removesuffix("_forward").removesuffix("_with_indices")
 
 

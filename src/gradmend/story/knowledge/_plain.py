@@ -65,9 +65,9 @@ PLAIN: dict[str, dict[str, str]] = {
     "MseLossBackward0": {"self": "2 * grad * (self - target), over the count for a mean"},
     "StdBackward0": {"self": "grad * (self - mean(self)) / result, over the count less one"},
     "VarBackward0": {"self": "2 * grad * (self - mean(self)), over the count less one"},
-    "LinalgVectorNormBackward0": {"self": "for the 2-norm, grad * self / result"},
-    "NormBackward0": {"self": "for the 2-norm, grad * self / result"},
-    "NormBackward1": {"self": "for the 2-norm, grad * self / result"},
+    "LinalgVectorNormBackward0": {"self": "grad * self / result, for the 2-norm"},
+    "NormBackward0": {"self": "grad * self / result, for the 2-norm"},
+    "NormBackward1": {"self": "grad * self / result, for the 2-norm"},
     "HardtanhBackward0": {"self": "grad where min_val < self < max_val, else 0"},
     "EluBackward0": {"self": "grad where self > 0, else grad * alpha * exp(self)"},
     "ClampMinBackward0": {"self": "grad where self >= min, else 0"},
@@ -109,8 +109,9 @@ def why_needed(
     known = PLAIN.get(node or "", {})
     for name in inputs:
         if name in known and re.search(rf"\b{slot}\b", known[name]):
-            return (name,), _quoted(known[name])
-    return inputs, f"`{_swept(text)}`"
+            said = _quoted(known[name])
+            return (name,), said if said.startswith("from ") else f"as {said}"
+    return inputs, f"as `{_swept(text)}`"
 
 
 def _quoted(formula: str) -> str:
