@@ -19,6 +19,7 @@ import torch
 
 from gradmend.capture import escapes, reads
 from gradmend.capture.entries import Death, Entry, Timeline, Written
+from gradmend.capture.faults import Fault
 from gradmend.capture.regions import Layout, layout_of, overlap, physical
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.errors import BudgetError
@@ -56,7 +57,7 @@ class Scope:
     def __init__(
         self,
         policy: Policy,
-        tell: Callable[[Finding], BaseException | None],
+        tell: Callable[[Finding | Fault], BaseException | None],
         budget: int | None = None,
         paranoid: bool = False,
     ) -> None:
@@ -80,10 +81,10 @@ class Ledger:
 
     # ------------------------------------------------------------------ Saves
 
-    def save(self, t: torch.Tensor, scope: Scope, raw: Raw) -> Entry:
+    def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
         if self.dead:
             self.bury()
-        entry = Entry(_detach(t), t._version, next(self._clock), raw, scope)
+        entry = kind(_detach(t), t._version, next(self._clock), raw, scope)
         entry.original = weakref.ref(t)
         try:
             storage = _storage_of(t)

@@ -6,6 +6,14 @@ import os
 
 from gradmend.model import Conflict, Frame, Span, Story
 
+# What happened at the second place, where it is not a Save.
+_LABELS = {
+    "GM206": "{op} is called here",
+    "GM207": "this branch gets the same gradient",
+    "GM208": "the checkpointed region is here",
+    "GM210": "{op} uses it again here",
+}
+
 
 def tell(conflict: Conflict) -> Story:
     spans: list[Span] = []
@@ -33,12 +41,17 @@ def tell(conflict: Conflict) -> Story:
         for culprit in rest:
             if (culprit.file, culprit.line) == at_backward:
                 continue  # told below
-            label = "an earlier backward() was here" if culprit.op == "backward" else f"made here, by {culprit.op}"
+            label = (
+                "an earlier backward() was here"
+                if culprit.op == "backward"
+                else f"made here, by {culprit.op}"
+            )
             add(Frame(culprit.file, culprit.line, ""), label)
     if conflict.saved is not None:
         save = conflict.saved
         name = f"`{save.tensor.name}`" if save.tensor.name else str(save.tensor)
-        add(save.site.user, f"{save.op} kept {name} here for backward")
+        label = _LABELS.get(conflict.rule, "{op} kept {name} here for backward")
+        add(save.site.user, label.format(op=save.op, name=name))
     add(conflict.backward, "backward() needs it here")
     notes = list(conflict.notes)
     if conflict.why:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._C import TensorBase as Base
 
-from gradmend.capture import escapes
+from gradmend.capture import edits, escapes
 from gradmend.capture.sites import _TORCH
 from gradmend.capture.taps import hub
 from gradmend.capture.taps.wrappers import Func, _dress, _gather
@@ -24,6 +24,8 @@ def patches() -> Iterator[Any]:
     yield Patch(top, "data", _data_property())
     yield Patch(top, "real", _part_property("real"))
     yield Patch(top, "imag", _part_property("imag"))
+    yield Patch(top, "detach", _detaching(Base.detach))
+    yield Patch(torch, "detach", _detaching(torch.detach))
     yield Patch(top, "set_", _swapping(top.set_, "set_"))
     for name in ("numpy", "untyped_storage", "data_ptr"):
         yield Patch(top, name, _escaping(getattr(Base, name), name))
@@ -51,14 +53,19 @@ def _data_property() -> property:
     slot: Any = Base.__dict__["data"]
 
     def get(self: torch.Tensor) -> torch.Tensor:
+        if self.grad_fn is not None and not hub.compiling():
+            edits.alias(self)
         return slot.__get__(self)
 
     def set_(self: torch.Tensor, new: torch.Tensor) -> None:
         if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
         done = hub.LEDGER.swapped(self, ".data =")
+        edited = edits.swapping(self, ".data =")
         slot.__set__(self, new)
         done()
+        if edited is not None:
+            edits.swapped(edited)
         for listener in hub.listeners:
             listener(".data =", (self,), "metadata")
 
@@ -84,6 +91,17 @@ def _part_property(part: str) -> property:
                 hub.after(pending)
 
     return property(get, set_)
+
+
+def _detaching(original: Func) -> Func:
+    """`t.detach()` shares memory with `t`: a write to it is an edit of `t` that autograd does not see."""
+
+    def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self, torch.Tensor) and self.grad_fn is not None and not hub.compiling():
+            edits.alias(self)
+        return original(self, *args, **kwargs)
+
+    return _dress(tap, original)
 
 
 def _swapping(original: Func, op: str) -> Func:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gradmend.capture import edits
 from gradmend.capture.taps import elements, hub
 from gradmend.capture.taps.schemas import METADATA, Writes
 
@@ -70,12 +71,13 @@ def setitem(original: Func) -> Func:
             except (IndexError, TypeError, RuntimeError, ValueError):
                 pass  # PyTorch will say what is wrong with the key
             token = hub.LEDGER.before("__setitem__", (target,), some)
-        if token is None and not hub.listeners:
+        edited = edits.before("__setitem__", (self,), region=None if target is self else target)
+        if token is None and edited is None and not hub.listeners:
             return original(self, key, value)
         try:
             return original(self, key, value)
         finally:
-            _after(hub.Pending("__setitem__", (target,), token, "data"))
+            _after(hub.Pending("__setitem__", (target,), token, "data", edited))
 
     return _dress(tap, original)
 

@@ -1,0 +1,138 @@
+"""When backward starts: find the ops that used an edited tensor after the edit, and look at what flows from them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from gradmend.capture.edits import Edit, Key, live
+from gradmend.capture.entries import Entry
+from gradmend.capture.faults import Fault
+from gradmend.capture.sites import Raw, raw_here
+
+# Nodes whose output is a view of their input: an edit of the one is an edit of the other.
+_VIEW = re.compile(
+    r"(View|UnsafeView|ReshapeAlias|Transpose|T|Mt|H|Permute|Select|Slice|Squeeze|Unsqueeze|Expand|Split|SplitWithSizes|"
+    r"UnsafeSplit|Unbind|Chunk|Alias|Diagonal|Unfold|AsStrided|Narrow|ViewAsReal|ViewAsComplex)Backward\d*"
+)
+
+
+class _Use(NamedTuple):
+    """A node that used the edited tensor, by which of its inputs, and the views in between."""
+
+    node: Any
+    place: int
+    views: tuple[tuple[Any, int], ...]
+
+
+def watch(roots: Sequence[Any]) -> list[Any]:
+    """Hooks on the uses of edited tensors below these roots; the caller removes them."""
+    edits = live()
+    if not edits:
+        return []
+    users = _users(roots, min(e.key[0] for e in edits))
+    raw = raw_here(1)
+    return [
+        use.node.register_hook(_judge(edit, use, raw))
+        for edit in edits
+        for use in _uses(edit, edit.key, users, ())
+    ]
+
+
+def _users(roots: Sequence[Any], oldest: int) -> dict[Key, list[tuple[Any, int]]]:
+    """For each output of a node, who takes it: the graph turned round, no older than the oldest edit."""
+    users: dict[Key, list[tuple[Any, int]]] = defaultdict(list)
+    stack = [r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None) for r in roots]
+    seen = set()  # holds the nodes, so that their identity stays
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for place, (below, nr) in enumerate(node.next_functions):
+            if below is None:
+                continue
+            number = below._sequence_nr()
+            if number >= oldest:
+                users[number, below.name(), nr].append((node, place))
+                stack.append(below)
+    return users
+
+
+def _uses(
+    edit: Edit, key: Key, users: dict[Key, list[tuple[Any, int]]], views: tuple[tuple[Any, int], ...]
+) -> list[_Use]:
+    found = []
+    for node, place in users.get(key, ()):
+        number = node._sequence_nr()
+        if number >= edit.number:
+            found.append(_Use(node, place, views))
+        elif _VIEW.fullmatch(node.name()):  # a view made before the edit shows it too
+            for other in [k for k in users if k[0] == number and k[1] == node.name()]:
+                found += _uses(edit, other, users, ((node, other[2]), *views))
+    return found
+
+
+def _judge(edit: Edit, use: _Use, raw: Raw) -> Any:
+    def look(grad_inputs: tuple[torch.Tensor | None, ...], _: Any) -> None:
+        grad = grad_inputs[use.place] if use.place < len(grad_inputs) else None
+        if grad is None or edit.void:
+            return
+        with torch.no_grad():
+            grad = _through(use.views, grad.detach())
+            if grad is None:
+                return
+            if grad.layout != torch.strided:
+                grad = grad.to_dense()
+            mask = edit.mask().to(grad.device)
+            there = grad[mask] if mask.shape == grad.shape else grad
+            wrong = int((there != 0).sum())
+        if not wrong:
+            return
+        error = edit.scope.tell(
+            Fault(
+                "GM210",
+                [edit.written],
+                made=_site_of(use.node),
+                backward=raw,
+                tensor=(edit.owner.shape, str(edit.owner.dtype).removeprefix("torch.")),
+                op=use.node.name(),
+                facts={"edited": int(edit.changed.sum()), "wrong": wrong},
+            )
+        )
+        if error is not None:
+            raise error
+
+    return look
+
+
+def _through(views: tuple[tuple[Any, int], ...], grad: torch.Tensor) -> torch.Tensor | None:
+    """The gradient carried back through the views to the edited tensor itself."""
+    one: Any = grad
+    for node, nr in views:
+        count = max(nr + 1, len(getattr(node, "_input_metadata", ())))
+        one = node(*[one if i == nr else None for i in range(count)])
+        if isinstance(one, tuple):
+            one = one[0]
+        if one is None:
+            return None
+    return one
+
+
+def _site_of(node: Any) -> Raw:
+    """The line of an op, where it kept a Save of ours."""
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            try:
+                saved = getattr(node, name)
+            except RuntimeError:
+                continue
+            for one in saved if isinstance(saved, tuple) else (saved,):
+                data = getattr(one, "data", None)
+                if isinstance(data, Entry):
+                    return data.raw
+    return ()

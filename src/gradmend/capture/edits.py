@@ -1,0 +1,365 @@
+"""Live edits: a tensor inside a graph is changed outside autograd (`.data`, no_grad, a detached alias).
+
+Ops that use the tensor afterwards compute with the new value, while their gradient flows to the history of the
+old one. Whether that is wrong shows only when the gradient arrives: at an edited element a zero is harmless
+(`scores.data.masked_fill_(mask, -inf)` before a softmax), anything else is a fault.
+
+An Edit is kept by the node whose output was changed and dies with its graph. Leaves are no matter of ours:
+changing them without a graph is how parameters are updated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import TensorBase as _Base
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gradmend.capture.entries import Written
+from gradmend.capture.regions import Layout, layout_of, physical
+from gradmend.capture.sites import Raw, raw_here
+
+_storage_of = _Base.untyped_storage
+_detach = _Base.detach
+_grad_mode = torch.is_grad_enabled
+_next_number = torch._C._autograd._get_sequence_nr
+_MOST_ALIASES = 1024
+
+Key = tuple[int, str, int]  # sequence number and name of a node, and which of its outputs
+
+
+class Edit:
+    """One change of an output of a node, outside autograd."""
+
+    __slots__ = (
+        "__weakref__",
+        "changed",
+        "key",
+        "number",
+        "owner",
+        "region",
+        "scope",
+        "serial",
+        "void",
+        "written",
+    )
+
+    def __init__(
+        self, key: Key, owner: Layout, region: Layout, changed: torch.Tensor, scope: Any, written: Written
+    ) -> None:
+        self.key = key
+        self.owner = owner  # how the node's output lies in its storage
+        self.region = region  # what was written
+        self.changed = changed  # which elements of it got another value
+        self.scope = scope
+        self.written = written
+        self.number = _next_number()  # nodes from here on are made after the edit
+        self.serial = next(_state.serial)
+        self.void = False
+
+    def mask(self) -> torch.Tensor:
+        """The edited elements, in the coordinates of the node's output."""
+        owner, region = self.owner, self.region
+        if owner == region:
+            return self.changed
+        if owner.dtype.itemsize != region.dtype.itemsize:
+            return torch.ones(owner.shape, dtype=torch.bool)
+        item = owner.dtype.itemsize
+        whole = torch.zeros(max(owner.hi, region.hi) // item, dtype=torch.bool)
+        torch.as_strided(whole, region.shape, region.strides, region.offset)[self.changed] = True
+        return torch.as_strided(whole, owner.shape, owner.strides, owner.offset)
+
+
+class _Alias(NamedTuple):
+    """A graph tensor whose memory is also reachable by a tensor without history."""
+
+    storage: StorageWeakRef
+    tensor: weakref.ref[torch.Tensor]
+    node: weakref.ref[_Anchor]
+    key: Key
+    layout: Layout
+
+
+class _Anchor:
+    """Lives as long as its node does, in the node's metadata."""
+
+    __slots__ = ("__weakref__", "edits")
+
+    def __init__(self) -> None:
+        self.edits: list[Edit] = []
+
+
+class _State:
+    def __init__(self) -> None:
+        self.on = 0
+        self.aliases: dict[int, _Alias] = {}
+        self.serial = itertools.count(1)
+        self.pending: list[weakref.ref[Edit]] = []
+        self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running
+        self.leaf_writes: list[tuple[torch.Tensor, Written]] = []
+
+
+_state = _State()
+
+
+def pending() -> bool:
+    return bool(_state.pending)
+
+
+def live() -> list[Edit]:
+    """The edits whose graph is still there."""
+    found = [e for ref in _state.pending if (e := ref()) is not None and not e.void]
+    if len(found) < len(_state.pending):
+        _state.pending = [weakref.ref(e) for e in found]
+    return found
+
+
+# ---------------------------------------------------------------- who lies where
+
+
+def _owner_of(t: torch.Tensor) -> torch.Tensor:
+    """The graph tensor whose memory `t` covers: its base where it is a view."""
+    return t._base if t._is_view() and t._base is not None else t
+
+
+def _anchor(node: Any) -> _Anchor:
+    anchor = node.metadata.get("gradmend")
+    if anchor is None:
+        anchor = node.metadata["gradmend"] = _Anchor()
+    return anchor
+
+
+def _key(node: Any, t: torch.Tensor) -> Key:
+    return node._sequence_nr(), node.name(), t.output_nr
+
+
+def alias(t: torch.Tensor) -> None:
+    """`t.data` or `t.detach()` is being taken of a tensor with history: writes to it are writes to `t`."""
+    try:
+        owner = _owner_of(t)
+        node = owner.grad_fn
+        if node is None:
+            return
+        storage = _storage_of(owner)
+        known = _state.aliases
+        if len(known) > _MOST_ALIASES:
+            for key in [k for k, a in known.items() if a.storage.expired() or a.node() is None]:
+                del known[key]
+        known[storage._cdata] = _Alias(
+            StorageWeakRef(storage),
+            weakref.ref(owner),
+            weakref.ref(_anchor(node)),
+            _key(node, owner),
+            layout_of(physical(_detach(owner))),
+        )
+    except (RuntimeError, NotImplementedError, AttributeError):
+        pass  # no memory of its own: sparse, wrapped
+
+
+# ----------------------------------------------------------------------- writes
+
+
+class Watched(NamedTuple):
+    owner: torch.Tensor | None
+    alias: _Alias | None
+    region: torch.Tensor
+    old: torch.Tensor
+    op: str
+    raw: Raw
+    scope: Any
+
+
+def before(
+    op: str, targets: Sequence[torch.Tensor], how: str = "data", region: torch.Tensor | None = None
+) -> list[Watched] | None:
+    """A write is about to happen. None, nearly always: autograd sees it itself, or no graph lies there."""
+    if not _state.on or how != "data":
+        return None
+    grad = _grad_mode()
+    found: list[Watched] | None = None
+    for t in targets:
+        owner: torch.Tensor | None = None
+        known: _Alias | None = None
+        try:
+            if t.requires_grad:
+                if grad:
+                    continue
+                owner = _owner_of(t)
+                if owner.grad_fn is None and not _state.inputs:
+                    continue
+            elif not _state.aliases:
+                if not t._is_view() or not t._base.requires_grad:  # type: ignore[union-attr]
+                    continue
+                owner = t._base
+            else:
+                known = _alias_of(t)
+                if known is None:
+                    continue
+                owner = known.tensor()
+            if owner is not None and owner.grad_fn is None and not _is_input(owner):
+                continue
+            from gradmend.capture import saves
+
+            scope = saves.current()
+            if scope is None:
+                continue
+            part = _detach(t if region is None else region)
+            old = _Base.clone(part)
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+            continue
+        if found is None:
+            found = []
+        found.append(Watched(owner, known, part, old, op, raw_here(3), scope))
+    return found
+
+
+def _alias_of(t: torch.Tensor) -> _Alias | None:
+    key = _storage_of(t)._cdata
+    known = _state.aliases.get(key)
+    if known is None:
+        if t._is_view() and t._base is not None and t._base.grad_fn is not None:
+            alias(t._base)
+            return _state.aliases.get(key)
+        return None
+    if known.storage.expired() or (known.node() is None and known.tensor() is None):
+        del _state.aliases[key]
+        return None
+    return known
+
+
+def after(watched: list[Watched]) -> None:
+    for one in watched:
+        changed = _changed(one.old, one.region)
+        if changed is None:
+            continue
+        region = layout_of(physical(one.region))
+        written = Written(0, one.op, one.raw, region)
+        owner = one.owner
+        if owner is None:
+            assert one.alias is not None
+            anchor = one.alias.node()
+            if anchor is not None:
+                _enter(anchor, Edit(one.alias.key, one.alias.layout, region, changed, one.scope, written))
+            continue
+        node = owner.grad_fn
+        if node is None:
+            _state.leaf_writes.append((owner, written))
+            continue
+        layout = layout_of(physical(_detach(owner)))
+        _enter(_anchor(node), Edit(_key(node, owner), layout, region, changed, one.scope, written))
+
+
+def _changed(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
+    with torch.no_grad():
+        if old.shape != new.shape:
+            return torch.ones(new.shape, dtype=torch.bool)
+        differs = old != new
+        if old.is_floating_point():
+            differs &= ~(old.isnan() & new.isnan())
+        return differs.cpu() if differs.any() else None
+
+
+def _enter(anchor: _Anchor, edit: Edit) -> None:
+    anchor.edits.append(edit)
+    _state.pending.append(weakref.ref(edit))
+    if len(_state.pending) > 4096:
+        live()
+
+
+def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
+    """`t.data = new`: afterwards `t` is other memory with the same history."""
+    if not _state.on or t.grad_fn is None:
+        return None
+    from gradmend.capture import saves
+
+    scope = saves.current()
+    if scope is None:
+        return None
+    return [Watched(t, None, t, _detach(t), op, raw_here(3), scope)]
+
+
+def swapped(watched: list[Watched]) -> None:
+    for one in watched:
+        t = one.region
+        new = _detach(t)
+        changed = _changed(one.old, new)
+        node = t.grad_fn
+        if changed is None or node is None:
+            continue
+        layout = layout_of(physical(new))
+        written = Written(0, one.op, one.raw, layout, "metadata")
+        _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, one.scope, written))
+
+
+# ------------------------------------------------------------- custom Functions
+
+
+def _is_input(t: torch.Tensor) -> bool:
+    return any(t is one for inputs in _state.inputs for one in inputs)
+
+
+class Inside:
+    """What the forward of a custom Function wrote to its inputs."""
+
+    def __init__(self, inputs: list[torch.Tensor]) -> None:
+        self.inputs = inputs
+        self.nodes = [t.grad_fn for t in inputs]
+        self.numbers = [_numbers(t) for t in inputs]
+        self.versions = [t._version for t in inputs]
+        self.since = next(_state.serial)
+        self.leaves = len(_state.leaf_writes)
+
+    def unmarked(self) -> Written | None:
+        """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
+        made = [e for e in live() if e.serial > self.since] if _state.pending else []
+        leaves = _state.leaf_writes[self.leaves :]
+        del _state.leaf_writes[self.leaves :]
+        found: Written | None = None
+        for t, node, numbers, version in zip(
+            self.inputs, self.nodes, self.numbers, self.versions, strict=True
+        ):
+            mine = [e for e in made if e.key[0] in numbers]
+            if t.grad_fn is not node:  # marked dirty: the tensor's history is the Function's now
+                for edit in mine:
+                    edit.void = True
+                continue
+            writes = [e.written for e in mine] + [w for leaf, w in leaves if leaf is t]
+            if writes:
+                found = found or writes[0]
+            elif t._version != version and not t.is_leaf:
+                found = found or Written(0, "", (), layout_of(physical(_detach(t))))
+        return found
+
+
+def _numbers(t: torch.Tensor) -> set[int]:
+    return {n._sequence_nr() for n in (t.grad_fn, _owner_of(t).grad_fn) if n is not None}
+
+
+@contextmanager
+def inside_forward(inputs: list[torch.Tensor]) -> Iterator[Inside]:
+    seen = Inside(inputs)
+    _state.inputs.append(inputs)
+    try:
+        yield seen
+    finally:
+        _state.inputs.pop()
+
+
+# ----------------------------------------------------------------------- arming
+
+
+def arm() -> None:
+    _state.on += 1
+
+
+def disarm() -> None:
+    _state.on -= 1
+    if not _state.on:
+        _state.aliases.clear()
+        _state.pending.clear()
+        _state.leaf_writes.clear()

@@ -1,0 +1,49 @@
+"""What watches for silent wrongs beside the ledger's own Saves and Writes, armed and disarmed as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradmend.capture import arrivals, checkpoints, edits, functions, gradients
+from gradmend.capture.backwards import BackwardCall, Roots
+from gradmend.capture.taps import hub
+
+_armed = 0
+_hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
+
+
+def arm() -> None:
+    global _armed
+    _armed += 1
+    edits.arm()
+    if _armed > 1:
+        return
+    # A write to a tensor with history matters even where no Save lives.
+    hub.awake.add("edits")
+    functions.arm()
+    gradients.arm()
+    checkpoints.arm()
+
+
+def disarm() -> None:
+    global _armed
+    _armed -= 1
+    edits.disarm()
+    if _armed:
+        return
+    hub.awake.discard("edits")
+    functions.disarm()
+    gradients.disarm()
+    checkpoints.disarm()
+
+
+def before_backward(call: BackwardCall, roots: Roots) -> None:
+    if _armed and edits.pending():
+        hooks = arrivals.watch(roots)
+        if hooks:
+            _hooks[call.tick] = hooks
+
+
+def after_backward(call: BackwardCall) -> None:
+    for hook in _hooks.pop(call.tick, ()):
+        hook.remove()

@@ -1,0 +1,192 @@
+"""Custom autograd.Functions: tensors hung on ctx are Saves, and a forward that writes its input unmarked is told.
+
+Every call of a Function passes through `_SingleLevelFunction.apply`, however early its name was bound, and every
+backward of one through `BackwardCFunction.apply`: both are wrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.autograd import function as _function
+
+from gradmend.capture import backwards, edits, gradients, saves
+from gradmend.capture.entries import Entry, Written
+from gradmend.capture.faults import Fault
+from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.taps import hub
+from gradmend.errors import GradmendError
+
+_KEPT = "_gradmend_kept"
+_Single: Any = _function._SingleLevelFunction
+_Backward: Any = _function.BackwardCFunction
+_compiling = torch.compiler.is_compiling
+
+
+class Kept(Entry):
+    """A tensor on a ctx attribute. PyTorch never looks at its version, so only its bytes count."""
+
+    __slots__ = ("attribute", "function")
+
+    attribute: str
+    function: type
+
+    def moved(self) -> bool:
+        return False
+
+    def uncredited(self) -> bool:
+        counter = self._counter
+        if counter is None:
+            return self.handle._version != self.version
+        return self.handle._version - counter.credited != self._standing
+
+
+# ------------------------------------------------------------------------ forward
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    scope = saves.current()
+    if scope is None or _compiling():
+        return super(_Single, cls).apply(*args, **kwargs)
+    inputs = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+    if not inputs:
+        return super(_Single, cls).apply(*args, **kwargs)
+    with edits.inside_forward(inputs) as seen:
+        out = super(_Single, cls).apply(*args, **kwargs)
+    ctx = _ctx_of(out, cls)
+    if ctx is not None:
+        keep(ctx, cls, scope, raw_here(2))
+    written = seen.unmarked()
+    if written is not None and scope.policy == "watch":
+        raise _unmarked(cls, written, scope, raw_here(2))
+    return out
+
+
+def _ctx_of(out: Any, cls: Any) -> Any:
+    """The ctx is the node: any output that the Function made carries it."""
+    for one in out if isinstance(out, (tuple, list)) else (out,):
+        if isinstance(one, torch.Tensor):
+            node = one.grad_fn
+            if node is not None and type(node) is cls._backward_cls:
+                return node
+    return None
+
+
+def keep(ctx: Any, cls: type, scope: Any, raw: Raw) -> None:
+    """Enter the tensors that ctx holds by attribute into the ledger; they live as long as ctx does."""
+    held = ctx.__dict__
+    kept: list[tuple[str, Any, Kept]] | None = None
+    for name, value in list(held.items()):
+        for place, t in _tensors(value):
+            entry = hub.LEDGER.save(t, scope, raw, Kept)
+            assert isinstance(entry, Kept)
+            entry.attribute, entry.function = name, cls
+            if kept is None:
+                kept = held[_KEPT] = []
+            kept.append((name, place, entry))
+
+
+def _tensors(value: Any) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Tensors in an attribute and where in it they are: itself (None), or an item of a list, tuple or dict."""
+    if isinstance(value, torch.Tensor):
+        yield None, value
+    elif isinstance(value, (list, tuple)):
+        yield from ((i, v) for i, v in enumerate(value) if isinstance(v, torch.Tensor))
+    elif type(value) is dict:
+        yield from ((k, v) for k, v in value.items() if isinstance(v, torch.Tensor))
+
+
+def _unmarked(cls: type, written: Written, scope: Any, raw: Raw) -> BaseException:
+    fault = Fault("GM206", [written], made=raw, op=cls.__name__)
+    error = scope.tell(fault)
+    assert isinstance(error, BaseException)
+    return error
+
+
+# ----------------------------------------------------------------------- backward
+
+
+_plain_backward = _Backward.apply
+_plain_boxed = getattr(_Backward, "apply_boxed", None)
+
+
+def _backward(self: Any, *args: Any) -> Any:
+    return _guarded(_plain_backward, self, args)
+
+
+def _backward_boxed(self: Any, *args: Any) -> Any:
+    return _guarded(_plain_boxed, self, args)
+
+
+def _guarded(plain: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
+    if _compiling():
+        return plain(ctx, *args)
+    kept = ctx.__dict__.get(_KEPT)
+    if kept is None:
+        return gradients.given(plain, ctx, args)
+    old: dict[str, Any] = {}
+    healed: list[tuple[Kept, torch.Tensor]] = []
+    backwards.visit(ctx, kept[0][2].raw)
+    for name, place, entry in kept:
+        value = hub.LEDGER.ask(entry)
+        if value is entry.handle and not entry.swaps:
+            continue
+        _refuse_second_order(entry)
+        old.setdefault(name, ctx.__dict__.get(name))
+        _put(ctx, name, place, value)
+        healed.append((entry, value))
+    if not old:
+        return gradients.given(plain, ctx, args)
+    versions = [v._version for _, v in healed]
+    try:
+        return gradients.given(plain, ctx, args)
+    finally:
+        for name, value in old.items():
+            setattr(ctx, name, value)
+        for (entry, value), version in zip(healed, versions, strict=True):
+            if value._version != version and value is not entry.handle:
+                raise GradmendError(
+                    f"gradmend.heal(): backward of {entry.function.__name__} writes to ctx.{entry.attribute}, which was "
+                    "overwritten since forward; such a value can't be healed. Keep a clone of it on ctx"
+                )
+
+
+def _put(ctx: Any, name: str, place: Any, value: torch.Tensor) -> None:
+    if place is None:
+        setattr(ctx, name, value)
+        return
+    holder = ctx.__dict__[name]
+    items: Any = dict(holder) if isinstance(holder, dict) else list(holder)
+    items[place] = value
+    if isinstance(holder, tuple):
+        items = type(holder)(*items) if hasattr(holder, "_fields") else tuple(items)
+    setattr(ctx, name, items)
+
+
+def _refuse_second_order(entry: Kept) -> None:
+    original = entry.original() if entry.original else None
+    if torch.is_grad_enabled() and original is not None and original.requires_grad:
+        raise GradmendError(
+            f"gradmend.heal(): backward of {entry.function.__name__} is being differentiated itself (create_graph=True), "
+            f"and ctx.{entry.attribute} was overwritten since forward: its old value has no history to differentiate. "
+            "Use ctx.save_for_backward and write out of place"
+        )
+
+
+# ------------------------------------------------------------------------- arming
+
+
+def arm() -> None:
+    _Single.apply = classmethod(_apply)
+    _Backward.apply = _backward
+    if _plain_boxed is not None:
+        _Backward.apply_boxed = _backward_boxed
+
+
+def disarm() -> None:
+    del _Single.apply
+    _Backward.apply = _plain_backward
+    if _plain_boxed is not None:
+        _Backward.apply_boxed = _plain_boxed

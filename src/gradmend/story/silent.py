@@ -1,0 +1,119 @@
+"""From a silent wrong that no saved-tensor hook sees to a Conflict: ctx attributes, live edits, hooks, checkpoints."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Sequence
+
+from gradmend.capture.entries import Written
+from gradmend.capture.faults import Fault
+from gradmend.capture.functions import Kept
+from gradmend.capture.ledger import Finding
+from gradmend.capture.sites import resolve
+from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
+from gradmend.story import silent_words as words
+from gradmend.story.linking import _culprits, _told, _write
+from gradmend.story.names import written_name
+from gradmend.story.source import parse
+
+
+def link_kept(finding: Finding) -> Conflict:
+    """A tensor that a custom Function hung on ctx was overwritten before its backward."""
+    entry = finding.entry
+    assert isinstance(entry, Kept)
+    site = resolve(entry.raw)
+    inner = _assigned(entry)
+    if inner is not None:
+        site = Site((inner, *site.frames))
+    handle = entry.handle
+    info = TensorInfo(tuple(handle.shape), str(handle.dtype).removeprefix("torch."), f"ctx.{entry.attribute}")
+    name = entry.function.__name__
+    save = Save(site, name, f"{name}Backward", f"ctx.{entry.attribute}", info)
+    writes = tuple(_write(w, finding) for w in _told(finding.writes))
+    backward = resolve(finding.backward).user
+    escape = resolve(entry.escape) if entry.escape else None
+    return Conflict(
+        rule="GM205",
+        kind="silent",
+        message=words.kept(name, entry.attribute, save, writes[0] if writes else None, backward),
+        culprits=_culprits(writes, finding, save, backward, escape),
+        saved=save,
+        writes=writes,
+        backward=backward,
+        healed_bytes=finding.kept,
+        notes=words.KEPT_NOTES,
+        help=words.helps("GM205", entry.attribute),
+    )
+
+
+def _assigned(entry: Kept) -> Frame | None:
+    """The line of forward (or setup_context) that put the tensor on ctx."""
+    for method in ("forward", "setup_context"):
+        function = inspect.unwrap(getattr(entry.function, method, None))  # type: ignore[arg-type]
+        code = getattr(function, "__code__", None)
+        source = parse(code.co_filename) if code is not None else None
+        if code is None or source is None or not code.co_argcount:
+            continue
+        end = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+        for node in ast.walk(source.tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and node.attr == entry.attribute
+                and isinstance(node.value, ast.Name)
+                and code.co_firstlineno <= node.lineno <= end
+            ):
+                return Frame(code.co_filename, node.lineno, code.co_qualname)
+    return None
+
+
+def link_fault(fault: Fault) -> Conflict:
+    backward = resolve(fault.backward).user if fault.backward else None
+    made = resolve(fault.made)
+    writes = tuple(_written(w) for w in fault.writes)
+    info = TensorInfo(*fault.tensor) if fault.tensor else TensorInfo()
+    save = Save(made, words.op_of(fault.op), fault.op, None, info) if made.frames else None
+    first = writes[0] if writes else None
+    also = resolve(fault.also).user if fault.also else None
+    return Conflict(
+        rule=fault.rule,
+        kind="silent",
+        message=words.message(fault, save, first, also, backward),
+        culprits=_places(writes, made.user, also, backward, fault),
+        saved=save,
+        writes=writes,
+        backward=backward,
+        notes=words.notes(fault, also, backward),
+        help=words.helps(fault.rule, first.tensor.name if first else None),
+    )
+
+
+def _written(written: Written) -> Write:
+    site = resolve(written.raw)
+    frame = site.user
+    layout = written.layout
+    info = TensorInfo(
+        layout.shape,
+        str(layout.dtype).removeprefix("torch."),
+        written_name(frame, written.op) if frame and written.op else None,
+    )
+    return Write(
+        site, written.op, info, "metadata" if written.how == "metadata" else "data", not written.moved
+    )
+
+
+def _places(
+    writes: Sequence[Write], made: Frame | None, also: Frame | None, backward: Frame | None, fault: Fault
+) -> tuple[Culprit, ...]:
+    found: dict[tuple[str, int], Culprit] = {}
+    for frame, op in [(w.site.user, w.op) for w in writes] + [
+        (made, fault.op),
+        (also, fault.op),
+        (backward, "backward"),
+    ]:
+        if frame is not None:
+            found.setdefault((frame.file, frame.line), Culprit(frame.file, frame.line, op))
+        if found and writes:
+            break
+    return tuple(found.values())
