@@ -6,13 +6,13 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 from gradmend.errors import UsageError
 from gradmend.fix import diagnose
 from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts
-from gradmend.fix.proof.compare import Verdict, compare
+from gradmend.fix.proof.compare import Verdict, compare, same_words
 from gradmend.fix.proof.judge import WORDS, Basis, Judge, measure
 from gradmend.fix.proof.runs import Run, Runner
 from gradmend.fix.proof.scratch import user_files
@@ -55,7 +55,7 @@ class Plan:
     tried: list[Tried] = field(default_factory=list)
     basis: Basis | None = None
     verdict: Verdict | None = None
-    conflicts: list[dict[str, object]] = field(default_factory=list)
+    conflicts: list[dict[str, Any]] = field(default_factory=list)
     facts: Facts | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -83,14 +83,29 @@ class Planner:
                 return Plan("clean", "nothing to fix: plain PyTorch computes the right gradient")
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
         judge = self._judge(plain, healed, known)
+        project = Project({f: t.text for f, t in self.texts.items()})
         if isinstance(judge, str):
-            return Plan("unproven", judge, self.texts, conflicts=conflicts, facts=known[0])
+            return self._unproven(judge, project, known[0], conflicts)
         if plain.ran and judge.final(plain, {}).same:
             return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
-        found = self._search(judge, Project({f: t.text for f, t in self.texts.items()}), plain, healed)
+        found = self._search(judge, project, plain, healed)
         found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
         found.basis, found.facts = judge.basis, known[0]
         return found
+
+    def _unproven(self, why: str, project: Project, facts: Facts, conflicts: list[dict[str, Any]]) -> Plan:
+        """No oracle: the first edit that plain PyTorch runs, shown as what it is."""
+        plan = Plan("unproven", why, self.texts, conflicts=conflicts, facts=facts)
+        for candidate in propose(project, facts)[:10]:
+            if time.monotonic() > self.until or "deterministic" in why:
+                break
+            self.tell(candidate.title)
+            edited = project.edited(candidate.sources)
+            if self.runner.run(self._bytes(edited), "plain").ran:
+                plan.chosen = [candidate]
+                plan.sources = {f: s for f, s in edited.sources.items() if s != self.texts[f].text}
+                break
+        return plan
 
     # -- first looks -------------------------------------------------------------------------------
     def _load(self, plain: Run) -> None:
@@ -144,22 +159,33 @@ class Planner:
         basis: Basis = "retained" if retain else "healed"
         if not copies.ran:
             return f"no oracle: {copies.why}" if not healed.ran else Judge(self.runner, basis, healed, plain)
-        again = self.runner.run({}, "copies", retain=retain)
-        twice = compare(copies, again)
-        if not twice.same:
-            return f"the program is not deterministic: between two runs {twice.why}"
+        agreed = healed.ran and compare(copies, healed).same
+        if not agreed:
+            twice = compare(copies, self.runner.run({}, "copies", retain=retain))
+            if not twice.same:
+                return f"the program is not deterministic: between two runs {twice.why}"
         live = {tuple(p) for p in copies.extra.get("live", [])}
         hidden = any((p.file, p.line) in live for f in known for w in f.writes for p in w.chain)
         if hidden:
             return self._differences(plain, bool(copies.extra.get("by_detach")))
+        if agreed:
+            # Where even these two print different things (times, say), output is no evidence.
+            return Judge(self.runner, basis, healed, plain, output=same_words(copies.stdout, healed.stdout))
         if healed.ran:
-            if compare(copies, healed).same:
-                return Judge(self.runner, basis, healed, plain)
             return self._differences(plain)
         # Healing refused. Copies are an oracle only if they changed what plain PyTorch computes.
         if plain.ran and compare(copies, plain).same:
             return self._differences(plain)
         return Judge(self.runner, basis, copies, plain)
+
+    def _update(self, plain: Run) -> Judge | str:
+        oracle, again = self.runner.run({}, "forgive"), self.runner.run({}, "forgive")
+        if not oracle.ran:
+            return f"no oracle: {oracle.why}"
+        twice = compare(oracle, again)
+        if not twice.same:
+            return f"the program is not deterministic: between two runs {twice.why}"
+        return Judge(self.runner, "update", oracle, plain, output=same_words(oracle.stdout, again.stdout))
 
     def _differences(self, plain: Run, doors: bool = False) -> Judge | str:
         self.tell("measuring differences in float64")
@@ -271,4 +297,4 @@ def default_seconds(runner_seconds: float) -> float:
     return 3 * runner_seconds
 
 
-__all__ = ["Path", "Plan", "Planner", "Tried"]
+__all__ = ["Plan", "Planner", "Tried"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from gradmend.fix.cost import Cost, measure
 from gradmend.fix.plan import Plan, Planner
 from gradmend.fix.proof.runs import Runner
 
-_ALL_TRIALS = 3  # times the limit of one trial, for all of them together
+_ALL_TRIALS = 2  # times the limit of one trial, for all of them together
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def fix(
     with _progress() as tell, Runner(script, argv, Path.cwd(), steps, seconds) as runner:
         planner = Planner(runner, tell, _ALL_TRIALS * seconds)
         plan = planner.plan()
-        if plan.status == "proven":
+        if plan.status == "proven" and time.monotonic() < planner.until:
             tell("measuring the cost")
             encoded = {f: plan.original[f].encode(s) for f, s in plan.sources.items()}
             cost = measure(runner, encoded, retain=plan.basis == "retained")

@@ -26,7 +26,7 @@ class Verdict:
     gradients: int = 0
 
 
-def compare(oracle: Run, trial: Run, partial: bool = False) -> Verdict:
+def compare(oracle: Run, trial: Run, partial: bool = False, output: bool = True) -> Verdict:
     """`partial`: the trial may stop early, and what it did until then must agree."""
     if not trial.ran and not partial:
         return Verdict(False, why=trial.why)
@@ -41,7 +41,7 @@ def compare(oracle: Run, trial: Run, partial: bool = False) -> Verdict:
         if told:
             return Verdict(False, why=told)
         gradients += len(b["grads"])
-    changed = _state(trial, oracle)
+    changed = _state(trial, oracle, output)
     return Verdict(True, not changed, changed=changed, calls=len(ours), gradients=gradients)
 
 
@@ -103,7 +103,7 @@ def _gap(a: Any, b: Any, scale: float) -> float:
     return most / scale if scale else (0.0 if most == 0 else float("inf"))
 
 
-def _state(trial: Run, oracle: Run) -> tuple[str, ...]:
+def _state(trial: Run, oracle: Run, output: bool) -> tuple[str, ...]:
     """What the edited program leaves behind differently: parameters and buffers, named tensors, its output."""
     changed: list[str] = []
     for part in ("modules", "named"):
@@ -115,7 +115,7 @@ def _state(trial: Run, oracle: Run) -> tuple[str, ...]:
                     changed.append(f"{part}:{key}")
             elif _gap(other, value, max(_top(value), 1e-6)) > 1e-4:
                 changed.append(f"{part}:{key}")
-    if not same_words(trial.stdout, oracle.stdout):
+    if output and not same_words(trial.stdout, oracle.stdout):
         changed.append("output:")
     return tuple(changed)
 

@@ -54,7 +54,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                 args = f"({', '.join(given)}{',' if len(given) == 1 else ''})"
                 tail = f", {{{', '.join(named)}}}" if named else ""
                 for kind, copies in _COPIES:
-                    new = f"torch.func.functional_call({module}, {copies.format(module)}, {args}{tail})"
+                    new = f"{syntax.torch_name(tree)}.func.functional_call({module}, {copies.format(module)}, {args}{tail})"
                     title = f"run `{module}` on line {place.line} with copies of its {kind}"
                     text = tree.replace(tree.cut(call, new))
                     rank = RANK + 10 * depth + order + 30 * (kind != "parameters")

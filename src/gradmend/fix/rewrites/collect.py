@@ -78,7 +78,7 @@ def _rows(tree: Tree, statement: cst.CSTNode, name: str) -> list[Cut]:
         elif isinstance(above, (cst.Del, cst.Global, cst.Nonlocal, cst.AugAssign)):
             return []
         else:
-            cuts.append(tree.cut(use, f"torch.stack({name})"))
+            cuts.append(tree.cut(use, f"{syntax.torch_name(tree)}.stack({name})"))
     return cuts if made else []
 
 

@@ -55,7 +55,7 @@ def forms(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, str]]:
             yield "masked_fill into a new tensor", f"{x} = {x}.masked_fill({at}, {value})"
             return
     elif _mask(index.value):
-        yield "torch.where into a new tensor", f"{x} = torch.where({at}, {value}, {x})"
+        yield "torch.where into a new tensor", f"{x} = {syntax.torch_name(tree)}.where({at}, {value}, {x})"
     if not isinstance(index.value, cst.Tuple) and not _mask(index.value) and not _number(statement.value):
         yield "select_scatter into a new tensor", f"{x} = {x}.select_scatter({value}, 0, {at})"
         yield "index_put into a new tensor", f"{x} = {x}.index_put(({at},), {value})"

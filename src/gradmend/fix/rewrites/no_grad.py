@@ -28,7 +28,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     new = tree.replace(*cuts)
                     rank = RANK + nth + 2 * depth + order
                     title = f"update under torch.no_grad() (line {place.line})"
-                    yield Candidate(title, "no_grad", rank, {place.file: _imported(new)})
+                    yield Candidate(title, "no_grad", rank, {place.file: new})
 
 
 def _units(tree: Tree, statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -58,15 +58,10 @@ def wrap(tree: Tree, unit: cst.CSTNode) -> list[Cut] | None:
         if tree.line_text(line).strip():
             cuts.append((at, at, step))
     start = tree.offset(first, 0)
-    cuts[0] = (start, start, f"{indent}with torch.no_grad():{tree.newline}{step}")
+    cuts[0] = (start, start, f"{indent}with {syntax.torch_name(tree)}.no_grad():{tree.newline}{step}")
     return cuts
 
 
 def _multiline(tree: Tree, node: cst.CSTNode) -> bool:
     first, last = tree.lines(node)
     return first != last
-
-
-def _imported(text: str) -> str:
-    """`torch` must be a name in the file; nearly always it is."""
-    return text

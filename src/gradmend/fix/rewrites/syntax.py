@@ -168,6 +168,18 @@ def _bound(loop: cst.For) -> set[str]:
     return {n.value for n in walk(loop.target) if isinstance(n, cst.Name)}
 
 
+def torch_name(tree: Tree) -> str:
+    """What this file calls torch."""
+    for node in tree.nodes:
+        if (
+            isinstance(node, cst.ImportAlias)
+            and isinstance(tree.parent(node), cst.Import)
+            and dotted(node.name) == "torch"
+        ):
+            return node.evaluated_alias or "torch"
+    return "torch"
+
+
 def events(facts: Facts) -> Iterator[tuple[int, Event]]:
     yield from enumerate(facts.writes[:6])
 

@@ -13,8 +13,9 @@ def report(losses, module):
 
 lin = nn.Linear(4, 4)
 h = torch.exp(lin(torch.randn(5, 4)))
+first = h[:, 1] * h[:, 2]
 h = h.clone()
-h[:, 0] = h[:, 1] * h[:, 2]
+h[:, 0] = first
 h = h.clone()
 h[..., 2:] *= 0.5
 loss = h.sum()
