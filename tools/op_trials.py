@@ -1,0 +1,287 @@
+"""One op of PyTorch's database, overwritten in every way: what plain PyTorch, watch() and heal() make of it.
+
+A trial is one sample, one tensor of its inputs or outputs, one way to write to it. The op runs on non-leaf inputs, the
+tensor is overwritten, then backward runs. Whether backward reads the tensor is found out by experiment: let backward
+use overwritten values (hooks that keep no copy switch PyTorch's check off) and see if any gradient changes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+import gradmend
+from gradmend.capture.ledger import Finding
+from gradmend.model import Conflict, Save, Site, TensorInfo
+from gradmend.story import linking
+
+WAYS = ("whole", "slice", "view", "data")
+Gradients = list[torch.Tensor | None]
+
+
+@dataclass
+class Trial:
+    op: str
+    dtype: str
+    sample: int
+    target: str  # "input 0", "output 1", "all"
+    way: str
+    reads: bool  # backward gives another gradient when it sees an overwritten value
+    plain: str  # "raises", "right", "silently wrong"
+    watch: str  # "raises", "runs"
+    heal: str  # "right", "wrong", "stops"
+    note: str = ""
+
+
+class Skip(Exception):
+    """Why an op has no trials."""
+
+
+def trials_of(op: Any, dtype: torch.dtype, samples: int, seed: int) -> Iterator[dict[str, Any]]:
+    found = list(op.sample_inputs("cpu", dtype, requires_grad=True))
+    random.Random(seed).shuffle(found)
+    made, why = 0, "no sample inputs"
+    for number, sample in enumerate(found):
+        if made == samples:
+            return
+        try:
+            with few_words():
+                trials = _of_sample(op, dtype, number, sample)
+            yield from (asdict(t) for t in trials)
+            made += 1
+        except Skip as reason:
+            why = str(reason)
+    if not made:
+        raise Skip(why)
+
+
+def _of_sample(op: Any, dtype: torch.dtype, number: int, sample: Any) -> list[Trial]:
+    program = _Program(op, sample)
+    right = program.run()
+    if any(not _same(a, b) for a, b in zip(right, program.run(), strict=True)):
+        raise Skip("its gradients differ from run to run")
+    found = []
+    for target in program.targets:
+        if not program.can_write(target):
+            continue
+        reads = any(program.reads(target, k, right) for k in (0, 1, 2))
+        for way in WAYS:
+            trial = program.trial(target, way, reads, right)
+            if trial is not None:
+                found.append(Trial(op.formatted_name, str(dtype)[6:], number, target, way, *trial))
+    if not found:
+        raise Skip("nothing in its inputs and outputs can be written")
+    for way in WAYS:
+        trial = program.trial("all", way, any(t.reads for t in found if t.way == way), right)
+        if trial is not None:
+            found.append(Trial(op.formatted_name, str(dtype)[6:], number, "all", way, *trial))
+    return found
+
+
+class _Program:
+    def __init__(self, op: Any, sample: Any) -> None:
+        self._op = op
+        self._sample = sample
+        given = (sample.input, sample.args, sample.kwargs)
+        tensors = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
+        if any(t.layout is not torch.strided for t in tensors):
+            raise Skip("its inputs are sparse")
+        if any(t.numel() > 100_000 for t in tensors):
+            raise Skip("its samples are large")
+        self._inputs, outs, leaves = self._forward()
+        if not leaves:
+            raise Skip("no input requires a gradient")
+        if any(o.layout is not torch.strided for o in outs):
+            raise Skip("its outputs are sparse")
+        if not any(o.requires_grad for o in outs):
+            raise Skip("no output requires a gradient")
+        self.targets = [f"input {i}" for i in range(len(self._inputs))]
+        self.targets += [f"output {i}" for i in range(len(outs))]
+
+    def _forward(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        """Non-leaf inputs, outputs, leaves."""
+        leaves: list[torch.Tensor] = []
+        inputs: list[torch.Tensor] = []
+
+        def fresh(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            made = value.detach().clone()
+            if value.requires_grad:
+                leaves.append(made.requires_grad_())
+                made = made.clone()
+            inputs.append(made)
+            return made
+
+        sample = self._sample
+        given, args, kwargs = tree_map(fresh, (sample.input, sample.args, sample.kwargs))
+        torch.manual_seed(7)
+        result = sample.output_process_fn_grad(self._op(given, *args, **kwargs))
+        outputs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        return inputs, outputs, leaves
+
+    def run(
+        self, attack: Callable[[list[torch.Tensor], list[torch.Tensor]], None] | None = None
+    ) -> Gradients:
+        inputs, outputs, leaves = self._forward()
+        # Roots of our own: writing to an output must not change where backward starts.
+        roots = [o * 1 for o in outputs if o.requires_grad]
+        slopes = [_slope(r) for r in roots]
+        if attack is not None:
+            attack(inputs, outputs)
+        try:
+            return list(torch.autograd.grad(roots, leaves, slopes, allow_unused=True))
+        except NotImplementedError as error:
+            raise Skip("its derivative is not implemented") from error
+        except RuntimeError as error:
+            if "not implemented" in str(error):
+                raise Skip("its derivative is not implemented") from error
+            raise
+
+    def _attack(self, target: str, way: str, value: int = 0) -> Callable[[Any, Any], None]:
+        def attack(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+            if target == "all":
+                for t in (*inputs, *outputs):
+                    _overwrite(t, way, value)
+            else:
+                kind, _, number = target.partition(" ")
+                t = (inputs if kind == "input" else outputs)[int(number)]
+                if not _overwrite(t, way, value):
+                    raise Skip("can't be written")
+
+        return attack
+
+    def can_write(self, target: str) -> bool:
+        try:
+            with _unchecked():
+                self.run(self._attack(target, "whole"))
+        except Skip:
+            return False
+        except (RuntimeError, IndexError):
+            return True  # backward itself stumbles over the overwritten value
+        return True
+
+    def reads(self, target: str, value: int, right: Gradients, way: str = "whole") -> bool:
+        try:
+            with _unchecked():
+                wrong = self.run(self._attack(target, way, value))
+        except Skip:
+            return False
+        except (RuntimeError, IndexError):
+            return True
+        return any(not _same(a, b) for a, b in zip(right, wrong, strict=True))
+
+    def trial(
+        self, target: str, way: str, reads: bool, right: Gradients
+    ) -> tuple[bool, str, str, str, str] | None:
+        attack = self._attack(target, way)
+        try:
+            plain = "right" if _all_same(self.run(attack), right) else "silently wrong"
+        except Skip:
+            return None
+        except (RuntimeError, IndexError):
+            plain = "raises"
+        note = ""
+        try:
+            with gradmend.watch():
+                self.run(attack)
+            watch = "runs"
+        except gradmend.ConflictError as error:
+            watch = "raises"
+            saved = error.conflict.saved
+            note = f"{saved.node}.{saved.slot}" if saved else error.conflict.rule
+        try:
+            with gradmend.heal():
+                heal = "right" if _all_same(self.run(attack), right) else "wrong"
+        except gradmend.ConflictError as error:
+            heal = "stops"
+            note = error.conflict.message
+        if target != "all" and way != "whole" and watch == "runs":
+            reads = self.reads(target, 0, right, way)  # a part of it may lie outside what was saved
+        return reads, plain, watch, heal, note
+
+
+@contextmanager
+def few_words() -> Iterator[None]:
+    """Verdicts without their stories: names, excerpts and formulas take most of the time, and are tested elsewhere."""
+    whole = linking.link
+
+    def link(finding: Finding) -> Conflict:
+        node = finding.node.name() if finding.node is not None else "?"
+        save = Save(Site(), "", node, finding.slot, TensorInfo())
+        return Conflict("", linking.kind_of(finding), finding.cause, saved=save)
+
+    linking.link = link
+    try:
+        yield
+    finally:
+        linking.link = whole
+
+
+def _unchecked() -> Any:
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t)
+
+
+def _slope(t: torch.Tensor) -> torch.Tensor:
+    line = torch.cos(torch.arange(1.0, t.numel() + 1, dtype=torch.float64)).reshape(t.shape)
+    return (line * (1 + 0.5j) if t.is_complex() else line).to(t.dtype)
+
+
+def _overwrite(t: torch.Tensor, way: str, value: int) -> bool:
+    """Change every element that the way reaches; False when the tensor or the way does not allow it."""
+    if t.numel() == 0 or (way == "slice" and t.dim() == 0):
+        return False
+    new = _other(t, value)
+    if way == "slice":
+        return _write(t[:1], new[:1])
+    if way == "view":
+        return _write(_view(t), _view(new))
+    if way == "data":
+        return _write(t.data, new)
+    return _write(t, new)
+
+
+def _view(t: torch.Tensor) -> torch.Tensor:
+    return t.view(1) if t.dim() == 0 else t.transpose(0, -1)
+
+
+def _other(t: torch.Tensor, value: int) -> torch.Tensor:
+    with torch.no_grad():
+        old = t.detach().clone()
+        if t.is_floating_point() or t.is_complex():
+            return (old * -0.5 + 0.75, old * 3 + 0.125, old.flip(0) - 2.25 if old.dim() else old - 2.25)[
+                value
+            ]
+        # Indices, masks and pivots must stay in range: the same values at other places.
+        return old.reshape(-1).roll(value + 1).reshape(old.shape)
+
+
+def _write(target: torch.Tensor, new: torch.Tensor) -> bool:
+    for through, mode in ((target, nullcontext), (target, torch.no_grad), (target.detach(), torch.no_grad)):
+        try:
+            with mode():
+                through.copy_(new)
+            return True
+        except RuntimeError:
+            continue  # a view of several outputs, an expanded tensor
+    return False
+
+
+def _bits(t: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(t.resolve_conj().resolve_neg()) if t.is_complex() else t
+
+
+def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return torch.allclose(_bits(a), _bits(b), rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+def _all_same(a: Gradients, b: Gradients) -> bool:
+    return all(_same(x, y) for x, y in zip(a, b, strict=True))
