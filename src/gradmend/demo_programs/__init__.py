@@ -1,0 +1,1 @@
+"""Small programs with broken gradients, as people write them. `gradmend demo` runs them."""
