@@ -1,0 +1,254 @@
+"""Sparse training against its peers: time, memory, and how far from the least traffic possible.
+
+    make bench-sparse                                       # in a virtual environment with the peers, see below
+    python benchmarks/sparse.py                             # every row, with the peers that import
+    python benchmarks/sparse.py graph64 linear5             # some rows
+    python benchmarks/sparse.py --json out.json --plot out.png
+
+The peers live in an environment of their own, so that none can disturb the package's:
+
+    python -m venv .venv-bench
+    .venv-bench/bin/pip install -c constraints.txt torch==2.13.0
+    .venv-bench/bin/pip install -c constraints.txt -e . scipy matplotlib torch_geometric torchsparsegradutils jax
+    .venv-bench/bin/pip install -c constraints.txt --no-deps sparselab
+    .venv-bench/bin/pip install -c constraints.txt --no-deps --no-build-isolation setuptools wheel pybind11 sparseprop
+
+Times are of one process, the peers taking turns, the best of some rounds. Memory is of a fresh process each: the
+peak during one step above what was there before, less the result and the gradients that any way has to return.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from sparse_peers import PEERS, Skip, Step
+from sparse_problems import PROBLEMS, Problem
+
+OURS = "gradmend"
+
+
+def build(problem: Problem) -> tuple[dict[str, Step], dict[str, str]]:
+    """The peers that can take part in a row, and why the others can't."""
+    steps, skipped = {}, {}
+    reference: tuple[Any, ...] | None = None
+    for name, make in PEERS[problem.kind].items():
+        try:
+            step = make(problem)
+            found = step()
+        except Skip as why:
+            skipped[name] = str(why)
+            continue
+        except ImportError as why:
+            skipped[name] = f"not installed ({why})"
+            continue
+        except Exception as why:  # a peer that fails is a finding, not the end of the benchmark
+            skipped[name] = f"{type(why).__name__}: {str(why)[:100]}"
+            continue
+        if name == OURS:
+            reference = found
+        elif reference is not None and (wrong := differs(reference, found)):
+            skipped[name] = wrong
+            continue
+        steps[name] = step
+    return steps, skipped
+
+
+def differs(want: tuple[Any, ...], got: tuple[Any, ...]) -> str:
+    for part, a, b in zip(("result", "gradient of the values", "gradient of X"), want, got, strict=False):
+        if b is None:
+            continue
+        b = b if b.layout == torch.strided else b.coalesce().values() if b.is_sparse else b.values()
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(a.abs().max())):
+            return f"its {part} differs from ours"
+    return ""
+
+
+def clock(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
+    """Rounds in which each takes a turn, so that a busy moment of the machine hits all alike."""
+    once = {}
+    for name, step in steps.items():
+        start = time.perf_counter()
+        step()
+        once[name] = time.perf_counter() - start
+    inner = {name: max(1, int(0.002 / t)) for name, t in once.items()}
+    rounds = max(5, min(200, int(seconds / sum(once[n] * inner[n] for n in steps))))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    gc.disable()
+    for _ in range(rounds):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            for _ in range(inner[name]):
+                step()
+            times[name].append((time.perf_counter() - start) / inner[name])
+    gc.enable()
+    return times
+
+
+def bandwidth() -> float:
+    """Bytes a second of a large copy, read and written."""
+    a = torch.ones(32 << 20)
+    b = torch.empty_like(a)
+    best = 1e9
+    for _ in range(7):
+        start = time.perf_counter()
+        b.copy_(a)
+        best = min(best, time.perf_counter() - start)
+    return 8 * a.numel() / best
+
+
+def status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def peak_of(row: str, name: str) -> dict[str, Any]:
+    """In this process, which should be fresh: the peak of one step above what was there before it."""
+    problem = PROBLEMS[row]()
+    step = PEERS[problem.kind][name](problem)
+    small = shrunk(problem)
+    for _ in range(2):  # libraries load and compile
+        PEERS[problem.kind][name](small)()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = status("VmRSS")
+    kept = step()
+    peak = status("VmHWM") - before
+    del kept
+    return {"peak": peak, "above": max(0, peak - problem.results_bytes)}
+
+
+def shrunk(p: Problem) -> Problem:
+    """The same work on the first entries: everything is loaded, nothing large is allocated."""
+    n = min(p.nnz, 20_000)
+    keep = slice(None, n)
+    made = Problem(
+        p.name, p.kind, p.rows, p.cols, p.index[:, keep], p.values[..., keep].clone(), p.X, p.G, p.batch
+    )
+    if p.kind == "product":
+        rows = int(made.index[0].max()) + 1
+        top = max(rows, 2000)
+        inside = (made.index < top).all(0)
+        made.index, made.values = made.index[:, inside].contiguous(), made.values[inside]
+        made.rows = made.cols = top
+        made.X, made.G = p.X[:top].clone(), p.G[:top].clone()
+    elif p.kind in ("softmax", "elementwise"):
+        made.G = p.G[keep].clone()
+    made.extra = p.extra
+    return made
+
+
+def measure_memory(row: str, names: list[str]) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        call = [sys.executable, __file__, "--peak", row, name]
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
+        lines = done.stdout.strip().splitlines()
+        found[name] = json.loads(lines[-1]) if done.returncode == 0 and lines else None
+    return found
+
+
+def run_row(row: str, seconds: float, memory: bool, speed: float) -> dict[str, Any]:
+    problem = PROBLEMS[row]()
+    steps, skipped = build(problem)
+    times = clock(steps, seconds)
+    peers = {name: min(t) for name, t in times.items() if name != OURS}
+    best = min(peers, key=lambda n: peers[n])
+    ours = min(times[OURS])
+    peaks = measure_memory(row, list(times)) if memory and not problem.kind.startswith("tiny") else {}
+    return {
+        "row": row,
+        "name": problem.name,
+        "nnz": problem.nnz,
+        "best_ms": {n: 1e3 * min(t) for n, t in times.items()},
+        "median_ms": {n: 1e3 * statistics.median(t) for n, t in times.items()},
+        "best_peer": best,
+        "speedup": peers[best] / ours,
+        "over_traffic": ours / (problem.least_bytes / speed),
+        "results_mb": problem.results_bytes / 1e6,
+        "memory": peaks,
+        "skipped": skipped,
+    }
+
+
+def show(r: dict[str, Any]) -> None:
+    print(f"\n{r['name']}  ({r['nnz']:,} entries)")
+    for name, ms in sorted(r["best_ms"].items(), key=lambda item: item[1]):
+        peak = r["memory"].get(name)
+        extra = "" if not peak else f"  {peak['above'] / 1e6:9.1f} MB above results"
+        print(f"  {name:28s} {ms:10.3f} ms (median {r['median_ms'][name]:.3f}){extra}")
+    for name, why in r["skipped"].items():
+        print(f"  {name:28s} skipped: {why}")
+    print(
+        f"  {r['speedup']:.2f}x the best peer ({r['best_peer']}); {r['over_traffic']:.1f}x the traffic bound"
+    )
+
+
+def plot(rows: list[dict[str, Any]], path: str) -> None:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("no plot: matplotlib is not installed")
+        return
+    figure, axes = plt.subplots(1, len(rows), figsize=(2.6 * len(rows), 4), squeeze=False)
+    for axis, r in zip(axes[0], rows, strict=True):
+        names = sorted(r["best_ms"], key=lambda n: r["best_ms"][n])
+        colours = ["tab:green" if n == OURS else "tab:gray" for n in names]
+        axis.barh(names, [r["best_ms"][n] for n in names], color=colours)
+        axis.invert_yaxis()
+        axis.set_title(r["name"], fontsize=8)
+        axis.set_xlabel("ms", fontsize=7)
+        axis.tick_params(labelsize=6)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    print(f"plot: {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", help=f"some of: {', '.join(PROBLEMS)}")
+    parser.add_argument("--seconds", type=float, default=10, help="of timing for each row")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--json")
+    parser.add_argument("--plot")
+    parser.add_argument("--peak", nargs=2, metavar=("ROW", "PEER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    if options.peak:
+        print(json.dumps(peak_of(*options.peak)))
+        return
+    unknown = [row for row in options.rows if row not in PROBLEMS]
+    if unknown:
+        parser.error(f"no row {unknown[0]}; the rows are {', '.join(PROBLEMS)}")
+    speed = bandwidth()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, copy {speed / 1e9:.1f} GB/s")
+    found = []
+    for row in options.rows or PROBLEMS:
+        found.append(run_row(row, options.seconds, not options.no_memory, speed))
+        show(found[-1])
+    if options.json:
+        about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "copy_gb_s": speed / 1e9}
+        Path(options.json).write_text(json.dumps({"about": about, "rows": found}, indent=1))
+    if options.plot:
+        plot(found, options.plot)
+
+
+if __name__ == "__main__":
+    main()
