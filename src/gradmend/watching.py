@@ -14,6 +14,7 @@ from gradmend.capture.ledger import Finding, Policy, Scope, allow_budgets
 from gradmend.capture.sites import identity
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
+from gradmend.capture.unguarded import Read
 from gradmend.errors import ConflictError
 from gradmend.heal.budget import parse
 from gradmend.model import Conflict, Session
@@ -53,7 +54,8 @@ class Teller:
             )
         if not finding.harmful:
             return None
-        healable = finding.cause in ("write", "swap")
+        # What a checkpointed region reads again is read where it lies: no old value can be put there.
+        healable = finding.cause in ("write", "swap") and not isinstance(entry, Read)
         if self.policy == "heal" and healable:
             if self.session.outcome == "clean":
                 self.session.outcome = "healed"

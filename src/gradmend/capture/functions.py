@@ -13,34 +13,17 @@ import torch
 from torch.autograd import function as _function
 
 from gradmend.capture import backwards, edits, gradients, saves
-from gradmend.capture.entries import Entry, Written
+from gradmend.capture.entries import Written
 from gradmend.capture.faults import Fault
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
+from gradmend.capture.unguarded import Kept
 from gradmend.errors import GradmendError
 
 _KEPT = "_gradmend_kept"
 _Single: Any = _function._SingleLevelFunction
 _Backward: Any = _function.BackwardCFunction
 _compiling = torch.compiler.is_compiling
-
-
-class Kept(Entry):
-    """A tensor on a ctx attribute. PyTorch never looks at its version, so only its bytes count."""
-
-    __slots__ = ("attribute", "function")
-
-    attribute: str
-    function: type
-
-    def moved(self) -> bool:
-        return False
-
-    def uncredited(self) -> bool:
-        counter = self._counter
-        if counter is None:
-            return self.handle._version != self.version
-        return self.handle._version - counter.credited != self._standing
 
 
 # ------------------------------------------------------------------------ forward

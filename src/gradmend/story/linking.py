@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradmend.capture.entries import Entry, Written
-from gradmend.capture.functions import Kept
 from gradmend.capture.ledger import Finding
 from gradmend.capture.regions import Layout
 from gradmend.capture.sites import identity, resolve
+from gradmend.capture.unguarded import Kept, Unguarded
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
@@ -26,10 +26,10 @@ def kind_of(finding: Finding) -> Kind:
 
 def link(finding: Finding) -> Conflict:
     entry = finding.entry
-    if isinstance(entry, Kept):
-        from gradmend.story.silent import link_kept
+    if isinstance(entry, Unguarded):
+        from gradmend.story import silent
 
-        return link_kept(finding)
+        return silent.link_kept(finding) if isinstance(entry, Kept) else silent.link_read(finding)
     node = finding.node.name() if finding.node is not None else ""
     knowledge = by_node(node)
     kind = kind_of(finding)

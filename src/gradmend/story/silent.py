@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gradmend.capture.entries import Written
 from gradmend.capture.faults import Fault
-from gradmend.capture.functions import Kept
 from gradmend.capture.ledger import Finding
 from gradmend.capture.sites import resolve
+from gradmend.capture.unguarded import Kept, Read
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
 from gradmend.story import silent_words as words
 from gradmend.story.linking import _culprits, _told, _write
@@ -45,6 +46,29 @@ def link_kept(finding: Finding) -> Conflict:
         notes=words.KEPT_NOTES,
         help=words.helps("GM205", entry.attribute),
     )
+
+
+def link_read(finding: Finding) -> Conflict:
+    """A tensor that a checkpointed region read has changed before the region runs again."""
+    entry = finding.entry
+    assert isinstance(entry, Read)
+    handle = entry.handle
+    fault = Fault(
+        "GM208",
+        _told(finding.writes),
+        made=entry.raw,
+        backward=finding.backward,
+        tensor=(tuple(handle.shape), str(handle.dtype).removeprefix("torch.")),
+        op=entry.op,
+        facts={"why": "write" if finding.writes else "unseen"},
+    )
+    conflict = link_fault(fault)
+    if entry.escape and finding.cause == "foreign":
+        culprits = _culprits(
+            conflict.writes, finding, conflict.saved, conflict.backward, resolve(entry.escape)
+        )  # type: ignore[arg-type]
+        conflict = replace(conflict, culprits=culprits)
+    return conflict
 
 
 def _assigned(entry: Kept) -> Frame | None:

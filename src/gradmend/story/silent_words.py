@@ -80,6 +80,11 @@ def _checkpoint(
             f"{line} changed {name}, which the checkpointed region read on {at(made, backward)} and reads again when "
             f"{_needs(backward)} recomputes it: the gradient belongs to another forward"
         )
+    if facts.get("why") == "unseen":
+        return (
+            f"a tensor that the checkpointed region read on {at(made, backward)} has changed unseen before "
+            f"{_needs(backward)} recomputes it: the gradient belongs to another forward"
+        )
     return (
         f"the checkpointed region ran {facts.get('first')} on {at(made, backward)}, and its recomputation in "
         f"{_needs(backward)} {facts.get('then')}: the gradient belongs to another forward"

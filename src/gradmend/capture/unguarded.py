@@ -1,0 +1,36 @@
+"""Values that a later computation reads and no version counter guards: only their bytes count."""
+
+from __future__ import annotations
+
+from gradmend.capture.entries import Entry
+
+
+class Unguarded(Entry):
+    __slots__ = ()
+
+    def moved(self) -> bool:
+        return False  # PyTorch never looks at its counter
+
+    def uncredited(self) -> bool:
+        counter = self._counter
+        if counter is None:
+            return self.handle._version != self.version
+        return self.handle._version - counter.credited != self._standing
+
+
+class Kept(Unguarded):
+    """A tensor on an attribute of a custom Function's ctx."""
+
+    __slots__ = ("attribute", "function")
+
+    attribute: str
+    function: type
+
+
+class Read(Unguarded):
+    """A tensor from outside that a checkpointed region read, and will read again in backward."""
+
+    __slots__ = ("op", "region")
+
+    op: str
+    region: object
