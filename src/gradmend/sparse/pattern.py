@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +49,10 @@ class Pattern:
     """
 
     def __init__(self, indices: Any, size: Sequence[int] | None = None) -> None:
+        with aside():
+            self._build(indices, size)
+
+    def _build(self, indices: Any, size: Sequence[int] | None) -> None:
         given = _as_indices(indices, size)
         shape = _as_size(given, size)
         _check_bounds(given, shape)
@@ -63,7 +68,7 @@ class Pattern:
         self._set(given.contiguous(), shape, slot)
 
     def _set(self, indices: Tensor, size: Size, slot: Tensor | None = None) -> None:
-        self._indices = indices
+        self._indices = bare(indices)
         self._size = size
         self._slot = slot
         self._segments: dict[tuple[int, ...], Segments] = {}
@@ -184,10 +189,11 @@ class Pattern:
         """[rows + 1]; as long as the rows, so hypersparse patterns go through `local()` first."""
         if self._ptr is not None:
             return self._ptr
-        ptr = torch._convert_indices_from_coo_to_csr(self._indices[0], self._size[0])
-        if not torch.compiler.is_compiling():
-            self._ptr = ptr
-        return ptr
+        if torch.compiler.is_compiling():
+            return pointers(self._indices[0], self._size[0])
+        with aside():
+            self._ptr = pointers(self._indices[0], self._size[0])
+        return self._ptr
 
     @property
     def row(self) -> Tensor:
@@ -201,26 +207,33 @@ class Pattern:
         """(ptr, row, perm) by columns: entry `perm[i]` of this pattern is the i-th of the transposed one."""
         if self._transposed is not None:
             return self._transposed
+        if torch.compiler.is_compiling():
+            return self._transpose()
+        with aside():
+            self._transposed = self._transpose()
+        return self._transposed
+
+    def _transpose(self) -> tuple[Tensor, Tensor, Tensor]:
         col, perm = torch.sort(self._indices[1], stable=True)
-        ptr = torch._convert_indices_from_coo_to_csr(col, self._size[1])
-        made = (ptr, self._indices[0][perm], perm)
-        if not torch.compiler.is_compiling():
-            self._transposed = made
-        return made
+        return pointers(col, self._size[1]), self._indices[0][perm], perm
 
     def flipped(self) -> Pattern:
         """The transposed pattern; entry i of it is entry `transposed()[2][i]` of this one."""
-        if self._flipped is None:
-            ptr, row, perm = self.transposed()
-            made = Pattern.sorted(torch.stack([self._indices[1][perm], row]), self._size[::-1])
-            inverse = torch.empty_like(perm)
-            inverse[perm] = torch.arange(self.nnz, device=self.device)
-            # Tensors are shared, objects are not: a cycle would outlive its last user.
-            made._ptr, made._transposed = ptr, (self.ptr, self._indices[1], inverse)
-            if torch.compiler.is_compiling():
-                return made
-            self._flipped = made
+        if self._flipped is not None:
+            return self._flipped
+        if torch.compiler.is_compiling():
+            return self._flip()
+        with aside():
+            self._flipped = self._flip()
         return self._flipped
+
+    def _flip(self) -> Pattern:
+        ptr, row, perm = self.transposed()
+        made = Pattern.sorted(torch.stack([self._indices[1][perm], row]), self._size[::-1])
+        inverse = torch.zeros_like(perm).scatter(0, perm, torch.arange(self.nnz, device=self.device))
+        # Tensors are shared, objects are not: a cycle would outlive its last user.
+        made._ptr, made._transposed = ptr, (self.ptr, self._indices[1], inverse)
+        return made
 
     def prepare(self) -> Pattern:
         """Builds what products need now instead of at first use (before forking workers or compiling)."""
@@ -239,29 +252,30 @@ class Pattern:
         if not any(wide) or torch.compiler.is_compiling():
             # Not kept: a pattern that refers to itself would live until the garbage collector's next round.
             return Local(None, None, self)
+        with aside():
+            self._local = self._shrink(wide)
+        return self._local
+
+    def _shrink(self, wide: list[bool]) -> Local:
         ids: list[Tensor | None] = []
         index, size = [], []
-        for axis, far in zip(self._indices, wide, strict=True):
-            if far:
-                unique, inverse = torch.unique(axis, return_inverse=True)
-                ids.append(unique)
-                index.append(inverse)
-                size.append(unique.shape[0])
-            else:
-                ids.append(None)
-                index.append(axis)
-                size.append(self._size[len(size)])
-        self._local = Local(ids[0], ids[1], Pattern.sorted(torch.stack(index), size))
-        return self._local
+        for axis, far, n in zip(self._indices, wide, self._size, strict=True):
+            unique, inverse = torch.unique(axis, return_inverse=True) if far else (None, axis)
+            ids.append(unique)
+            index.append(inverse)
+            size.append(n if unique is None else unique.shape[0])
+        return Local(ids[0], ids[1], Pattern.sorted(torch.stack(index), size))
 
     def segments(self, keep: tuple[int, ...]) -> Segments:
         """Groups of entries that agree in the dimensions `keep`."""
         found = self._segments.get(keep)
-        if found is None:
-            found = group(self, keep)
-            if not torch.compiler.is_compiling():
-                self._segments[keep] = found
-        return found
+        if found is not None:
+            return found
+        if torch.compiler.is_compiling():
+            return group(self, keep)
+        with aside():
+            self._segments[keep] = group(self, keep)
+        return self._segments[keep]
 
     def repeat(self, count: int) -> Pattern:
         """`count` copies down the diagonal: one product for a whole batch."""
@@ -269,14 +283,18 @@ class Pattern:
             return self
         if self._repeated is not None and self._repeated[0] == count:
             return self._repeated[1]
+        if torch.compiler.is_compiling():
+            return self._repeat(count)
+        with aside():
+            self._repeated = (count, self._repeat(count))
+        return self._repeated[1]
+
+    def _repeat(self, count: int) -> Pattern:
         step = torch.arange(count, device=self.device).view(1, count, 1)
         scale = torch.tensor(self._size, device=self.device).view(-1, 1, 1)
-        size = tuple(n * count for n in self._size)
+        size = tuple([n * count for n in self._size])
         check_size("a batch on the diagonal", size)
-        made = Pattern.sorted((self._indices[:, None] + step * scale).flatten(1), size)
-        if not torch.compiler.is_compiling():
-            self._repeated = (count, made)
-        return made
+        return Pattern.sorted((self._indices[:, None] + step * scale).flatten(1), size)
 
     # As a set
 
@@ -358,6 +376,32 @@ class Pattern:
         return self  # immutable, and worth sharing
 
 
+@contextmanager
+def aside() -> Iterator[None]:
+    """What a pattern keeps outlives the transform or the inference mode it is first used in."""
+    if torch.compiler.is_compiling():
+        yield
+        return
+    with torch._C._DisableFuncTorch(), torch.inference_mode(False):
+        yield
+
+
+def bare(index: Tensor) -> Tensor:
+    """Places computed inside torch.func.grad come wrapped; they don't depend on what is differentiated."""
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return index
+    while torch._C._functorch.is_gradtrackingtensor(index):
+        index = torch._C._functorch.get_unwrapped(index)
+    if torch._C._functorch.is_batchedtensor(index):
+        raise PatternError("the places of a sparse tensor can't differ from sample to sample of a vmap.")
+    return index
+
+
+def pointers(sorted_index: Tensor, n: int) -> Tensor:
+    """[n + 1]: where each of n rows starts."""
+    return torch._convert_indices_from_coo_to_csr(sorted_index, n)
+
+
 def _restore(indices: Tensor, size: Size, slot: Tensor | None) -> Pattern:
     made = Pattern.sorted(indices, size)
     made._slot = slot
@@ -378,7 +422,7 @@ def group(pattern: Pattern, keep: tuple[int, ...]) -> Segments:
     if not leading:
         ordered, perm = torch.sort(key, stable=True)
     if total <= 4 * pattern.nnz + 1024:
-        ptr = torch._convert_indices_from_coo_to_csr(ordered, total)
+        ptr = pointers(ordered, total)
         return Segments(None, ptr, perm, key, total)
     if torch.compiler.is_compiling():
         raise PatternError(
@@ -439,7 +483,8 @@ def _as_indices(indices: Any, size: Sequence[int] | None) -> Tensor:
             f"indices have the shape {tuple(indices.shape)}; they must be (dimensions, entries), one row per "
             f"dimension, as torch.sparse_coo_tensor takes them."
         )
-    return indices.detach().to(torch.int64)
+    indices = indices.detach().to(torch.int64)
+    return indices.clone() if indices.is_inference() else indices
 
 
 def _as_size(indices: Tensor, size: Sequence[int] | None) -> Size:

@@ -31,7 +31,7 @@ def as_dims(S: SparseTensor, dim: Any) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, Sequence) and len(dim) == 0):
         return tuple(range(S.ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
-    wrapped = tuple(sorted(wrap(S, d) for d in dims))
+    wrapped = tuple(sorted([wrap(S, d) for d in dims]))
     if len(set(wrapped)) != len(wrapped):
         raise SparseError(f"a dimension appears twice in dim={dim}.")
     return wrapped
@@ -92,4 +92,4 @@ def hand_back(
 
 
 def reduced_size(S: SparseTensor, dims: Sequence[int]) -> int:
-    return math.prod(S.pattern.size[d] for d in dims)
+    return math.prod([S.pattern.size[d] for d in dims])

@@ -59,7 +59,7 @@ def add_to_dense(S: SparseTensor, X: Tensor) -> Tensor:
     """S + X for an X of S's shape: the values are added to a copy of X."""
     n, lead = S.pattern.ndim, S.batch_dims
     values = S.values()
-    dtype = torch.result_type(values, X)
+    dtype = torch.promote_types(values.dtype, X.dtype)
     flat = X.to(dtype).reshape(*X.shape[:lead], math.prod(S.pattern.size), *X.shape[lead + n :])
     shape = (*flat.shape[:lead], S.nnz, *flat.shape[lead + 1 :])
     return flat.index_add(lead, S.pattern.keys(), values.to(dtype).expand(shape)).reshape(X.shape)

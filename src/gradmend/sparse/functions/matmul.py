@@ -12,12 +12,15 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.place import add_into, put
 from gradmend.sparse.functions.primitive import sddmm, spmm
+from gradmend.sparse.functions.quick import bare_product
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make
 
 
 @implements("matmul", "mm", "mv", "bmm", "dot", "smm", "hspmm", "__matmul__")
 def matmul(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
+    if type(a) is SparseTensor and reduce is None and (quick := bare_product(a, b)) is not None:
+        return quick
     dynamo.check()
     if reduce is not None:
         from gradmend.sparse.functions.message import propagate

@@ -6,15 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from gradmend.sparse.functions.primitive import forward_mode
 
 
 def in_place_is_fine() -> bool:
     """Nobody traces or transforms: writing into a tensor of our own saves a copy of it."""
     return not (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_mode()
     )
 
 
@@ -27,7 +26,7 @@ def put(total: int, ids: Tensor, rows: Tensor, fill: Any = 0) -> Tensor:
 def add_into(fresh: Tensor, more: Tensor, alpha: Any = 1) -> Tensor:
     """fresh + alpha * more, for a `fresh` that nobody else holds."""
     same = (
-        fresh.dtype == torch.result_type(fresh, more)
+        fresh.dtype == torch.promote_types(fresh.dtype, more.dtype)
         and torch.broadcast_shapes(fresh.shape, more.shape) == fresh.shape
     )
     if same and in_place_is_fine():

@@ -1,7 +1,8 @@
 """Two primitives, three products: S @ X, S.T @ X and (A @ B.T) at the entries are each other's derivatives.
 
-Eager code takes autograd.Functions (all of torch.func), compiled code takes custom ops (fullgraph), and code
-without gradients calls the kernel: on torch 2.13 neither of the first two does everything.
+Eager code takes autograd.Functions (reverse mode of any order, vmap), compiled code takes custom ops (fullgraph),
+code without gradients calls the kernel, and forward mode takes torch's own ops: on torch 2.13 the jvp of a
+Function runs with forward mode off, so that a derivative of that derivative is lost in silence.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Ten
     if torch.compiler.is_compiling():
         tptr, trow, perm = pattern.transposed()
         return compiled.spmm(pattern.ptr, pattern.col, tptr, trow, perm, values, X, flip)
+    if forward_mode():
+        source, target = (pattern.row, pattern.col) if flip else (pattern.col, pattern.row)
+        terms = values[:, None] * X.index_select(0, source)
+        return terms.new_zeros(pattern.size[1 if flip else 0], X.shape[1]).index_add(0, target, terms)
     if plain(values, X):
         return _spmm(values, X, pattern, flip)
-    return SpMM.apply(values, X, pattern, flip)
+    return apply(SpMM, values, X, pattern, flip)
 
 
 def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
@@ -32,16 +37,30 @@ def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
     if torch.compiler.is_compiling():
         tptr, trow, perm = pattern.transposed()
         return compiled.sddmm(pattern.ptr, pattern.col, tptr, trow, perm, A, B)
+    if forward_mode():
+        return (A.index_select(0, pattern.row) * B.index_select(0, pattern.col)).sum(1)
     if plain(A, B):
-        return kernels.sddmm(pattern.ptr, pattern.col, A, B)
-    return SDDMM.apply(A, B, pattern)
+        return kernels.sddmm(pattern.ptr, pattern.col, A, B, pattern.row)
+    return apply(SDDMM, A, B, pattern)
+
+
+def forward_mode() -> bool:
+    """Somebody is computing tangents (torch.func.jvp opens such a level too)."""
+    return forward_ad._current_level >= 0
+
+
+def apply(function: Any, *args: Any) -> Tensor:
+    """Function.apply less its study of the signature, which takes longer than a small product (2.13)."""
+    if torch._C._are_functorch_transforms_active():
+        return function.apply(*args)
+    return super(torch.autograd.Function, function).apply(*args)
 
 
 def plain(a: Tensor, b: Tensor) -> bool:
     """Nobody differentiates or transforms: the bare kernel will do."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return False
-    return not torch._C._are_functorch_transforms_active() and forward_ad._current_level < 0
+    return not torch._C._are_functorch_transforms_active() and not forward_mode()
 
 
 def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
@@ -64,7 +83,6 @@ class SpMM(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         values, X, ctx.pattern, ctx.flip = inputs
         ctx.save_for_backward(values, X)
-        ctx.save_for_forward(values, X)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -82,18 +100,6 @@ class SpMM(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             d_X = spmm(conj(values), grad, ctx.pattern, not ctx.flip)
         return d_values, d_X, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        values, X = ctx.saved_tensors
-        d_values, d_X = tangents[:2]
-        out = None
-        if d_values is not None:
-            out = spmm(d_values, X, ctx.pattern, ctx.flip)
-        if d_X is not None:
-            more = spmm(values, d_X, ctx.pattern, ctx.flip)
-            out = more if out is None else out + more
-        return out
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
@@ -114,13 +120,12 @@ class SpMM(torch.autograd.Function):
 class SDDMM(torch.autograd.Function):
     @staticmethod
     def forward(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
-        return kernels.sddmm(pattern.ptr, pattern.col, A, B)
+        return kernels.sddmm(pattern.ptr, pattern.col, A, B, pattern.row)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         A, B, ctx.pattern = inputs
         ctx.save_for_backward(A, B)
-        ctx.save_for_forward(A, B)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -129,18 +134,6 @@ class SDDMM(torch.autograd.Function):
         d_A = spmm(grad, conj(B), ctx.pattern) if ctx.needs_input_grad[0] else None
         d_B = spmm(grad, conj(A), ctx.pattern, True) if ctx.needs_input_grad[1] else None
         return d_A, d_B, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        A, B = ctx.saved_tensors
-        d_A, d_B = tangents[:2]
-        out = None
-        if d_A is not None:
-            out = sddmm(d_A, B, ctx.pattern)
-        if d_B is not None:
-            more = sddmm(A, d_B, ctx.pattern)
-            out = more if out is None else out + more
-        return out
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:

@@ -105,7 +105,7 @@ def mean(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torc
     if dtype is None and not (S.is_floating_point() or S.is_complex()):
         raise SparseError(f"mean of {S.dtype} has no whole result: say dtype=, or convert with S.float().")
     dims = as_dims(S, dim)
-    n = math.prod(S.shape[d] for d in dims)
+    n = math.prod([S.shape[d] for d in dims])
     parts = split(S, dims)
     if not parts.batch and not parts.dense:
         # Divided before it is written out to all rows, which most often are longer.

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
@@ -66,6 +68,13 @@ class Solve(torch.autograd.Function):
         return out.unflatten(0, (count, -1)), 0
 
 
+def nested_forward() -> bool:
+    """A jvp inside another derivative: the one order that a Function with a jvp gets wrong (torch 2.13)."""
+    levels = [i.key() for i in retrieve_all_functorch_interpreters()]
+    kinds = (TransformType.Jvp, TransformType.Grad)
+    return any(k == TransformType.Jvp and any(o in kinds for o in levels[:i]) for i, k in enumerate(levels))
+
+
 def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
     if A.pattern.ndim != 2 or A.batch_dims or A.dense_dim() or A.shape[0] != A.shape[1]:
         raise SparseError(f"a solve takes a square sparse matrix, not the shape {tuple(A.shape)}.")
@@ -74,6 +83,11 @@ def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
     if b.dtype != A.dtype:
         raise SparseError(
             f"the matrix is {A.dtype} and the right side {b.dtype}: convert one with .to(dtype)."
+        )
+    if nested_forward():
+        raise SparseError(
+            "a derivative of a forward-mode derivative of a solve is lost by torch: take the inner one in "
+            "reverse mode, as torch.func.hessian does."
         )
     wide = b[:, None] if b.dim() == 1 else b.flatten(1)
     return Solve.apply(A.values(), wide, A.pattern, solver, False).reshape(b.shape)

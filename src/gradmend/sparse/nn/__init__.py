@@ -1,0 +1,7 @@
+"""Modules whose sparse weights train: the values are an ordinary nn.Parameter, the pattern goes along."""
+
+from gradmend.sparse.nn.graph import EdgeWeights, GraphConv
+from gradmend.sparse.nn.linear import SparseLinear
+from gradmend.sparse.nn.weight import SparseWeight
+
+__all__ = ["EdgeWeights", "GraphConv", "SparseLinear", "SparseWeight"]
