@@ -54,6 +54,10 @@ def _owner(code: CodeType) -> int:
     return owner
 
 
+def is_user(code: CodeType) -> bool:
+    return _owner(code) == _USER
+
+
 def raw_here(depth: int = 1) -> Raw:
     """The call chain above the caller, without resolving anything."""
     frame = sys._getframe(depth)
@@ -74,6 +78,8 @@ def raw_here(depth: int = 1) -> Raw:
                 users += 1
                 if users == _MOST_USER_FRAMES:
                     break
+        elif users:
+            break  # the launcher of `gradmend run`: what called it is no part of the program
         frame = frame.f_back  # type: ignore[assignment]
     return tuple(out)
 

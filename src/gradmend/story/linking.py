@@ -12,6 +12,7 @@ from gradmend.capture.unguarded import Kept, Unguarded
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
+from gradmend.story.holders import holder
 from gradmend.story.knowledge import by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
 
@@ -92,10 +93,16 @@ def _info(layout: Layout | None, name: str | None) -> TensorInfo:
 def _save(entry: Entry, node: str, op: str, slot: str | None) -> Save:
     site = resolve(entry.raw)
     handle = entry.handle
-    info = TensorInfo(
-        tuple(handle.shape), str(handle.dtype).removeprefix("torch."), _saved_name(site, op, slot)
-    )
+    # Below a library's line the source can only guess which argument went where: the program knows.
+    names = [lambda: _saved_name(site, op, slot), lambda: holder(handle)]
+    name = next((n for find in (names if _direct(site) else names[::-1]) if (n := find())), None)
+    info = TensorInfo(tuple(handle.shape), str(handle.dtype).removeprefix("torch."), name)
     return Save(site, op, node, slot, info, _view(int(handle.storage_offset()), handle.numel(), entry))
+
+
+def _direct(site: Site) -> bool:
+    """The user's own line called the op."""
+    return bool(site.frames) and site.frames[0].owner == "user"
 
 
 def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
@@ -104,7 +111,6 @@ def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
         return None
     if slot.startswith(("result", "output")):
         return result_name(frame)
-    # Below the user's line only a library knows which argument went where.
     return argument_name(frame, slot, op)
 
 
@@ -124,11 +130,14 @@ def _write(written: Written, finding: Finding) -> Write:
     site = resolve(written.raw)
     frame = site.user
     name = written_name(frame, written.op) if frame else None
+    if name is None or not _direct(site):
+        name = holder(finding.entry.handle) or name
     this = identity(written.raw)
     times = sum(1 for w in finding.writes if w.op == written.op and identity(w.raw) == this)
     how = "metadata" if written.how == "metadata" else "data"
     view = None
-    if finding.entry.layout is not None and written.layout != finding.entry.layout:
+    saved = finding.entry.layout
+    if saved is not None and (written.layout.lo, written.layout.hi) != (saved.lo, saved.hi):
         item = written.layout.dtype.itemsize
         view = (
             f"elements {written.layout.lo // item} to {(written.layout.hi - 1) // item} of the same storage"

@@ -4,7 +4,30 @@ from __future__ import annotations
 
 import os
 
-from gradmend.model import Conflict, Frame, Span, Story
+from gradmend.model import Conflict, Frame, Span, Story, Write
+
+# Operators as they stand in the source.
+_SPOKEN = {
+    "__setitem__": "the assignment",
+    **{
+        f"__i{name}__": f"`{symbol}=`"
+        for name, symbol in {
+            "add": "+",
+            "sub": "-",
+            "mul": "*",
+            "div": "/",
+            "truediv": "/",
+            "floordiv": "//",
+            "mod": "%",
+            "pow": "**",
+            "and": "&",
+            "or": "|",
+            "xor": "^",
+            "lshift": "<<",
+            "rshift": ">>",
+        }.items()
+    },
+}
 
 # What happened at the second place, where it is not a Save.
 _LABELS = {
@@ -31,7 +54,7 @@ def tell(conflict: Conflict) -> Story:
 
     if write is not None:
         name = f"`{write.tensor.name}`" if write.tensor.name else str(write.tensor)
-        add(write.site.user, f"{write.op} writes {name} here", True)
+        add(write.site.user, f"{_writer(write)} writes {name} here", True)
     elif conflict.culprits:
         # An error of PyTorch's own: the line that raised, and for a second backward what led to it.
         first, *rest = conflict.culprits
@@ -67,6 +90,16 @@ def tell(conflict: Conflict) -> Story:
         notes=tuple(notes),
         helps=conflict.help,
     )
+
+
+def _writer(write: Write) -> str:
+    """Who wrote, as the user would say it: "SGD.step" rather than the `add_` inside it."""
+    for frame in write.site.frames:
+        if frame.owner == "user":
+            break
+        if frame.function.endswith(".step"):
+            return frame.function
+    return _SPOKEN.get(write.op, write.op)
 
 
 def _chain(conflict: Conflict) -> str | None:

@@ -1,0 +1,80 @@
+"""What the program calls a tensor, found where it lives: variables and modules of the frames that run now.
+
+A source line says `model(x)`; only the running program knows that the overwritten weight is `model.trunk.weight`.
+Looked up while the story is told, in the unpack hook, when the caller of backward() is still on the stack.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+from gradmend.capture.sites import is_user
+
+_storage_of = torch._C.TensorBase.untyped_storage
+_MOST_FRAMES = 8
+_MOST_NAMES = 400  # a frame with more variables than that is no place to search
+_MOST_TENSORS = 20_000
+
+
+def holder(handle: torch.Tensor) -> str | None:
+    """ "trunk.weight", "self.net.0.bias", "state": the shortest name a user's frame has for this memory."""
+    try:
+        key = _storage_of(handle)._cdata
+    except (RuntimeError, NotImplementedError):
+        return None
+    for frame in _user_frames():
+        found = sorted(_names_in(frame, key, tuple(handle.shape)), key=len)
+        if found:
+            return found[0]
+    return None
+
+
+def _user_frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    seen = 0
+    while frame is not None and seen < _MOST_FRAMES:
+        if is_user(frame.f_code):
+            seen += 1
+            yield frame
+        frame = frame.f_back
+
+
+def _names_in(frame: FrameType, key: int, shape: tuple[int, ...]) -> Iterator[str]:
+    spaces = [frame.f_locals] if frame.f_locals is frame.f_globals else [frame.f_locals, frame.f_globals]
+    for space in spaces:
+        if len(space) > _MOST_NAMES:
+            continue
+        for name, value in list(space.items()):
+            if name.startswith("__"):
+                continue
+            if isinstance(value, torch.Tensor):
+                # A view of the memory goes by other names too; only the tensor itself, or its transpose, is meant.
+                if sorted(value.shape) == sorted(shape) and _lies_at(value, key):
+                    yield name
+            elif isinstance(value, torch.nn.Module):
+                yield from _in_module(name, value, key)
+
+
+def _in_module(name: str, module: torch.nn.Module, key: int) -> Iterator[str]:
+    for count, (path, tensor) in enumerate(_tensors(module)):
+        if count > _MOST_TENSORS:
+            return
+        if _lies_at(tensor, key):
+            yield f"{name}.{path}"
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _lies_at(tensor: Any, key: int) -> bool:
+    try:
+        return bool(_storage_of(tensor)._cdata == key)
+    except (RuntimeError, NotImplementedError):
+        return False
