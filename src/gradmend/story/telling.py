@@ -29,6 +29,14 @@ _SPOKEN = {
     },
 }
 
+# What a culprit is, where no tap saw a write: first of all, and beside others.
+_FIRST = {
+    "backward": "this backward() fails",
+    "numpy": "the array is written here, past PyTorch",
+    "escape": "the memory is shared with code outside torch here",
+}
+_OTHER = {**_FIRST, "backward": "an earlier backward() was here"}
+
 # What happened at the second place, where it is not a Save.
 _LABELS = {
     "GM206": "{op} is called here",
@@ -58,18 +66,12 @@ def tell(conflict: Conflict) -> Story:
     elif conflict.culprits:
         # An error of PyTorch's own: the line that raised, and for a second backward what led to it.
         first, *rest = conflict.culprits
-        fails = "this backward() fails" if first.op == "backward" else "look here first"
-        add(Frame(first.file, first.line, ""), fails, True)
+        add(Frame(first.file, first.line, ""), _FIRST.get(first.op, "look here first"), True)
         at_backward = (conflict.backward.file, conflict.backward.line) if conflict.backward else None
         for culprit in rest:
             if (culprit.file, culprit.line) == at_backward:
                 continue  # told below
-            label = (
-                "an earlier backward() was here"
-                if culprit.op == "backward"
-                else f"made here, by {culprit.op}"
-            )
-            add(Frame(culprit.file, culprit.line, ""), label)
+            add(Frame(culprit.file, culprit.line, ""), _OTHER.get(culprit.op, f"made here, by {culprit.op}"))
     if conflict.saved is not None:
         save = conflict.saved
         name = f"`{save.tensor.name}`" if save.tensor.name else str(save.tensor)

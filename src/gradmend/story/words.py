@@ -95,11 +95,15 @@ def helps(rule: str, kind: str, save: Save, write: Write | None, backward: Frame
     out = (
         [first.format(name=name, line=line, op=save.op, saved=at(save.site.user, backward))] if first else []
     )
-    out.append(
-        f"`gradmend explain {rule}` tells more; gradmend.heal() runs the program as it is with the right gradient"
-    )
+    healable = "runs the program as it is with the right gradient"
+    if rule in UNHEALABLE:
+        healable = "stops here too: the old value is gone"
+    out.append(f"`gradmend explain {rule}` tells more; gradmend.heal() {healable}")
     return tuple(out)
 
+
+# Where nothing kept the old value.
+UNHEALABLE = frozenset({"GM110", "GM202", "GM206", "GM207", "GM208", "GM210"})
 
 # What to change, by rule. {name} is the written tensor, {line} the write, {saved} the line that kept the value.
 ADVICE: dict[str, str] = {
