@@ -63,12 +63,16 @@ class Teller:
         self.session.outcome = "conflict"
         return ConflictError(words_of(conflict), conflict)
 
-    def _stop(self, fault: Fault) -> BaseException:
-        """What no old value can heal: under either policy, the program stops here."""
+    def _stop(self, fault: Fault) -> BaseException | None:
+        """What no old value can heal: under either policy, the program stops here, save for a few."""
         from gradmend.story.silent import link_fault
 
         conflict = link_fault(fault)
         self.session.conflicts.append(conflict)
+        if fault.healed and self.policy == "heal":
+            if self.session.outcome == "clean":
+                self.session.outcome = "healed"
+            return None
         self.session.outcome = "conflict"
         return ConflictError(words_of(conflict), conflict)
 

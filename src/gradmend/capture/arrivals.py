@@ -97,7 +97,7 @@ def _judge(edit: Edit, use: _Use, raw: Raw) -> Any:
             Fault(
                 "GM210",
                 [edit.written],
-                made=_site_of(use.node),
+                made=site_of(use.node),
                 backward=raw,
                 tensor=(edit.owner.shape, str(edit.owner.dtype).removeprefix("torch.")),
                 op=use.node.name(),
@@ -123,7 +123,7 @@ def _through(views: tuple[tuple[Any, int], ...], grad: torch.Tensor) -> torch.Te
     return one
 
 
-def _site_of(node: Any) -> Raw:
+def site_of(node: Any) -> Raw:
     """The line of an op, where it kept a Save of ours."""
     for name in dir(node):
         if name.startswith("_raw_saved_"):

@@ -21,6 +21,7 @@ import torch.autograd.graph as graph
 from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.model import Frame, Site
 
+_storage_of = torch._C.TensorBase.untyped_storage
 _CALLS_KEPT = 64
 _CALLS_WITH_NODES = 16
 _NODES_KEPT = 4096  # in one call
@@ -39,6 +40,7 @@ class BackwardCall:
     # Sequence number of each node that asked for a Save -> where that Save was made. Sequence numbers count
     # up with each node that a thread makes, so they order nodes and outlive them.
     visited: dict[int, Raw] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given
 
     @property
     def site(self) -> Site:
@@ -83,6 +85,7 @@ def arm(
                 return original(t_outputs, *args, **kwargs)
             retain = args[1] if len(args) > 1 else kwargs.get("keep_graph", False)
             call = BackwardCall(next(_ticks), site(2), _numbers(t_outputs), bool(retain), get_ident())
+            call.seeds = _storages(args[0] if args else kwargs.get("grad_tensors"))
             _keep(call)
             running.append(call)
             try:
@@ -167,6 +170,13 @@ def _keep(call: BackwardCall) -> None:
     history.append(call)
     if len(history) > _CALLS_WITH_NODES:
         history[-1 - _CALLS_WITH_NODES].visited = {}
+
+
+def _storages(grads: Any) -> tuple[int, ...]:
+    try:
+        return tuple(_storage_of(g)._cdata for g in grads or () if isinstance(g, torch.Tensor))
+    except (RuntimeError, NotImplementedError):
+        return ()  # sparse, wrapped: no memory of their own
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:

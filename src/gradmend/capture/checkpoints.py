@@ -84,7 +84,7 @@ def _random_state() -> bytes:
 
 def _key(t: torch.Tensor) -> int:
     try:
-        return _Base.untyped_storage(t)._cdata  # type: ignore[no-any-return]
+        return _Base.untyped_storage(t)._cdata
     except (RuntimeError, NotImplementedError):
         return 0
 
@@ -182,13 +182,11 @@ class _Reader(TorchFunctionMode):
             region.made.add(key)  # from here on its value is the region's own doing
             return
         known = (key, t.storage_offset(), (t.shape, t.stride()))
-        entry = region.reads.get(known)
-        if entry is None:
-            entry = self.enter(name, t)
-            if entry is None:
-                return
-            region.reads[known] = entry
-        region.places[name, which, place] = entry
+        read = region.reads.get(known) or self.enter(name, t)
+        if read is None:
+            return
+        region.reads[known] = read
+        region.places[name, which, place] = read
 
     def number(self, name: str, args: Any, kwargs: Any) -> None:
         if name not in _NORMS:

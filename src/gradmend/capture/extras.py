@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradmend.capture import arrivals, checkpoints, edits, functions, gradients
+from gradmend.capture import arrivals, branches, checkpoints, edits, functions, gradients
 from gradmend.capture.backwards import BackwardCall, Roots
 from gradmend.capture.taps import hub
 
@@ -21,6 +21,7 @@ def arm() -> None:
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
     functions.arm()
+    gradients.measure()
     gradients.arm()
     checkpoints.arm()
 
@@ -38,6 +39,7 @@ def disarm() -> None:
 
 
 def before_backward(call: BackwardCall, roots: Roots) -> None:
+    branches.roots.append(roots)
     if _armed and edits.pending():
         hooks = arrivals.watch(roots)
         if hooks:
@@ -45,5 +47,7 @@ def before_backward(call: BackwardCall, roots: Roots) -> None:
 
 
 def after_backward(call: BackwardCall) -> None:
+    if branches.roots:
+        branches.roots.pop()
     for hook in _hooks.pop(call.tick, ()):
         hook.remove()

@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from gradmend.capture.entries import Written
 from gradmend.capture.faults import Fault
@@ -63,10 +64,10 @@ def link_read(finding: Finding) -> Conflict:
         facts={"why": "write" if finding.writes else "unseen"},
     )
     conflict = link_fault(fault)
-    if entry.escape and finding.cause == "foreign":
+    if entry.escape and finding.cause == "foreign" and conflict.saved is not None:
         culprits = _culprits(
             conflict.writes, finding, conflict.saved, conflict.backward, resolve(entry.escape)
-        )  # type: ignore[arg-type]
+        )
         conflict = replace(conflict, culprits=culprits)
     return conflict
 
@@ -74,7 +75,7 @@ def link_read(finding: Finding) -> Conflict:
 def _assigned(entry: Kept) -> Frame | None:
     """The line of forward (or setup_context) that put the tensor on ctx."""
     for method in ("forward", "setup_context"):
-        function = inspect.unwrap(getattr(entry.function, method, None))  # type: ignore[arg-type]
+        function: Any = inspect.unwrap(getattr(entry.function, method))
         code = getattr(function, "__code__", None)
         source = parse(code.co_filename) if code is not None else None
         if code is None or source is None or not code.co_argcount:
