@@ -93,7 +93,11 @@ class SpMM(torch.autograd.Function):
             # No graph of this backward is wanted: both gradients in one pass over the entries.
             ptr, col = ctx.pattern.ptr, ctx.pattern.col
             tptr, trow, perm = ctx.pattern.transposed()
-            return *kernels.spmm_backward(ptr, col, tptr, trow, perm, values, X, grad), None, None
+            return (
+                *kernels.spmm_backward(ptr, col, tptr, trow, perm, values, X, grad, ctx.pattern.row),
+                None,
+                None,
+            )
         if ctx.needs_input_grad[0]:
             A, B = (conj(X), grad) if ctx.flip else (grad, conj(X))
             d_values = sddmm(A, B, ctx.pattern)

@@ -21,7 +21,13 @@ def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
         return None
     values, pattern = S._values, S.pattern
     ptr = pattern._ptr  # built already: the pattern is known to be no longer than it is full
-    if type(X) is not Tensor or ptr is None or X.dim() != 2 or values.dim() != 1 or values.dtype is not X.dtype:
+    if (
+        type(X) is not Tensor
+        or ptr is None
+        or X.dim() != 2
+        or values.dim() != 1
+        or values.dtype is not X.dtype
+    ):
         return None
     if len(pattern._size) != 2 or X.shape[0] != pattern._size[1] or not values.dtype.is_floating_point:
         return None
@@ -31,4 +37,4 @@ def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
         return None
     if torch._C._is_any_autocast_enabled() or pattern._local is not None or X.device != values.device:
         return None
-    return spmm(ptr, pattern._indices[1], values, X)
+    return spmm(ptr, pattern.col, values, X)

@@ -12,8 +12,8 @@ from gradmend.sparse.kernels.team import run
 
 def spmm(crow: Tensor, col: Tensor, values: Tensor, X: Tensor, perm: Tensor | None = None) -> Tensor:
     """out[i] = sum over entries e of row i of values[e] * X[col[e]]; with perm, of values[perm[e]]."""
-    n, k = crow.numel() - 1, X.shape[1]
-    work = (col.numel() + n) * k
+    n, k = crow.shape[0] - 1, X.shape[1]
+    work = (col.shape[0] + n) * k
     if work < SMALL or not usable(values, X) or (p := plan(X.dtype, k)) is None:
         return plain.spmm(crow, col, values, X, perm)
     from gradmend.sparse.kernels import compiled
@@ -28,8 +28,8 @@ def spmm(crow: Tensor, col: Tensor, values: Tensor, X: Tensor, perm: Tensor | No
 
 def sddmm(crow: Tensor, col: Tensor, A: Tensor, B: Tensor, row: Tensor | None = None) -> Tensor:
     """out[e] = sum over k of A[row[e], k] * B[col[e], k]; `row`, if at hand, spares working it out."""
-    n, k = crow.numel() - 1, A.shape[1]
-    work = (col.numel() + n) * k
+    n, k = crow.shape[0] - 1, A.shape[1]
+    work = (col.shape[0] + n) * k
     if work < SMALL or not usable(A, B) or (p := plan(A.dtype, k)) is None:
         return plain.sddmm(crow, col, A, B, row)
     from gradmend.sparse.kernels import compiled
@@ -54,8 +54,8 @@ def spmm_backward(
     row: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of spmm with respect to values and X, from one walk over the transposed pattern."""
-    n, k = crow_t.numel() - 1, X.shape[1]
-    work = (col.numel() + n) * k
+    n, k = crow_t.shape[0] - 1, X.shape[1]
+    work = (col.shape[0] + n) * k
     if work < SMALL or not usable(values, X, grad) or (p := plan(X.dtype, k)) is None:
         return plain.spmm_backward(crow, col, crow_t, row_t, perm, values, X, grad, row)
     from gradmend.sparse.kernels import compiled
