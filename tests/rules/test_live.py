@@ -17,9 +17,7 @@ from gradmend.rules import Rule
 # Rules that are told when PyTorch itself raises have tests of their own, with the failures.
 OURS = [r for r in rules.all_rules() if r.code < "GM120" or r.silent]
 
-# Gradients written in hooks, and what a checkpoint reads again: not watched yet.
-NOT_YET = pytest.mark.xfail(reason="not watched yet", strict=False)
-CODES = [pytest.param(r.code, marks=NOT_YET) if r.code in ("GM207", "GM208") else r.code for r in OURS]
+CODES = [r.code for r in OURS]
 
 # One process for all: {code: {"watch": rule or "ran", "good": ..., "heal": ...}}.
 RUNNER = """
@@ -84,7 +82,7 @@ def test_bad_is_told_by_its_own_rule(code: str, live: dict[str, Any]) -> None:
     assert live[code]["watch"] == ("right" if code == "GM109" else f"told: {code}")
 
 
-@pytest.mark.parametrize("code", [r.code for r in OURS])
+@pytest.mark.parametrize("code", CODES)
 def test_good_runs_untold(code: str, live: dict[str, Any]) -> None:
     assert live[code]["good"] == "right"
 
