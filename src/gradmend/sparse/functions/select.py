@@ -174,7 +174,7 @@ def lookup(S: SparseTensor, index: Sequence[Tensor]) -> Tensor:
         found = torch.where(there.view(-1, *[1] * (found.dim() - 1)), found, torch.zeros_like(found))
     found = entries_back(found, S.batch_dims)
     b = S.batch_dims
-    return found.reshape(*found.shape[:b], *wide[0].shape, *found.shape[b + 1 :])
+    return found.reshape((*found.shape[:b], *wide[0].shape, *found.shape[b + 1 :]))
 
 
 class Slices(Sequence[Any]):
