@@ -36,6 +36,11 @@ def is_changed(run: Run) -> bool:
     return bool(run.error) and CHANGED in str((run.error or {}).get("message"))
 
 
+def is_ours(run: Run) -> bool:
+    """Does the run end in an error of this family?"""
+    return is_refused(run) or is_second(run) or is_changed(run)
+
+
 def facts_of(plain: Run, healed: Run | None) -> list[Facts]:
     """Every conflict now known, the one to fix first in front."""
     found: list[Facts] = []

@@ -31,6 +31,7 @@ class Event:
     chain: tuple[Place, ...] = ()
     quiet: bool = False
     how: str = "data"
+    slot: str = ""  # what derivatives.yaml calls the saved tensor: "result", "self", ...
     direct: bool = True  # the user's line did it itself, not a library below it
 
 
@@ -88,6 +89,7 @@ def _event(raw: Mapping[str, Any]) -> Event:
         chain=chain,
         quiet=bool(raw.get("quiet")),
         how=raw.get("how") or "data",
+        slot=raw.get("slot") or "",
         direct=not stack or stack[0].get("owner", "user") == "user",
     )
 

@@ -21,6 +21,7 @@ from gradmend.fix.text import Text, read
 
 _DEPTH = 12  # conflicts fixed one after the other
 _TRIALS = 60  # candidates tried for one conflict
+_STEPS = 4  # ways on from one program, when the first turn out to be dead ends
 
 
 # Keeping the graph is not enough when parameters change between its two backward calls: then the author
@@ -66,6 +67,7 @@ class Planner:
         self.until = time.monotonic() + seconds
         self.texts: dict[str, Text] = {}
         self.tried: list[Tried] = []
+        self.ambiguous = ""
 
     def plan(self) -> Plan:
         self.tell("running the program under plain PyTorch")
@@ -136,8 +138,7 @@ class Planner:
             and "trial run" in plain.error["message"]
         ):
             return Plan("stuck", plain.error["message"])
-        ours = diagnose.is_refused(plain) or diagnose.is_second(plain) or diagnose.is_changed(plain)
-        if plain.error and not ours:
+        if plain.error and not diagnose.is_ours(plain):
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
         return None
 
@@ -204,73 +205,67 @@ class Planner:
 
     # -- the search --------------------------------------------------------------------------------
     def _search(self, judge: Judge, project: Project, plain: Run, healed: Run) -> Plan:
-        chosen: list[Candidate] = []
-        for _ in range(_DEPTH):
-            if judge.basis == "retained" and chosen and not diagnose.is_second(plain):
-                return Plan("unproven", OPTIONS, chosen=chosen)
-            found = self._one(judge, project, plain, healed)
-            if found is None:
-                return Plan("unproven", "no candidate was proven", chosen=chosen)
-            candidate, verdict, plain, healed = found
-            chosen.append(candidate)
+        found = self._solve(judge, project, plain, healed, [])
+        if found is None:
+            return Plan("unproven", self.ambiguous or "no candidate was proven")
+        chosen, verdict = found
+        for candidate in chosen:
             project = project.edited(candidate.sources)
-            if verdict is not None:
-                changed = {f: s for f, s in project.sources.items() if s != self.texts[f].text}
-                return Plan("proven", sources=changed, chosen=chosen, verdict=verdict)
-        return Plan("unproven", f"more than {_DEPTH} conflicts one after the other", chosen=chosen)
+        changed = {f: s for f, s in project.sources.items() if s != self.texts[f].text}
+        return Plan("proven", sources=changed, chosen=chosen, verdict=verdict)
 
-    def _one(
-        self, judge: Judge, project: Project, plain: Run, healed: Run
-    ) -> tuple[Candidate, Verdict | None, Run, Run] | None:
-        """Fix one conflict: a final, proven edit, or one after which less is left to fix."""
-        second_best: tuple[Candidate, Verdict, Run] | None = None
-        step: tuple[Candidate, Run, Run] | None = None
+    def _solve(
+        self, judge: Judge, project: Project, plain: Run, healed: Run, chosen: list[Candidate]
+    ) -> tuple[list[Candidate], Verdict] | None:
+        """Edits that end in a proof: at once, or by way of programs with less left to fix."""
+        if len(chosen) >= _DEPTH:
+            return None
+        if judge.basis == "retained" and chosen and not diagnose.is_second(plain):
+            self.ambiguous = OPTIONS
+            return None
+        second_best: tuple[list[Candidate], Verdict] | None = None
+        steps = 0
         for facts in diagnose.facts_of(plain, healed)[:3]:
             for candidate in propose(project, facts)[:_TRIALS]:
                 if time.monotonic() > self.until:
-                    break
+                    return second_best
                 self.tell(candidate.title)
-                sources = self._bytes(project.edited(candidate.sources))
+                edited = project.edited(candidate.sources)
+                sources = self._bytes(edited)
                 trial = self.runner.run(sources, "plain")
                 verdict = judge.final(trial, sources)
                 self.tried.append(Tried(candidate, verdict))
                 if verdict.same and verdict.exact:
-                    return candidate, verdict, trial, healed
+                    return [*chosen, candidate], verdict
                 if verdict.same:
                     if second_best is None and _tellable(candidate, verdict):
-                        second_best = candidate, verdict, trial
+                        second_best = [*chosen, candidate], verdict
                     continue
-                if step is None:
-                    after = self._progress(judge, sources, plain, trial, healed)
-                    if after is not None:
-                        self.tried[-1].step = True
-                        step = candidate, trial, after
-                        if second_best is None:
-                            break
-            if step is not None or second_best is not None:
+                if second_best is not None or steps >= _STEPS:
+                    continue
+                after = self._progress(judge, sources, plain, trial, healed)
+                if after is not None:
+                    self.tried[-1].step = True
+                    steps += 1
+                    found = self._solve(judge, edited, trial, after, [*chosen, candidate])
+                    if found is not None or self.ambiguous:
+                        return found
+            if second_best is not None:
                 break
-        if second_best is not None:
-            return second_best[0], second_best[1], second_best[2], healed
-        if step is not None:
-            return step[0], None, step[1], step[2]
-        return None
+        return second_best
 
     def _progress(
         self, judge: Judge, sources: dict[str, bytes], plain: Run, trial: Run, healed: Run
     ) -> Run | None:
         """Is less left to fix, and nothing changed so far? Then the healed run of the edited program."""
-        moved_on = (diagnose.is_refused(plain) and not diagnose.is_refused(trial)) or _other_line(
-            plain, trial
-        )
-        second = diagnose.is_second(plain) and not diagnose.is_second(trial)
-        if trial.error and not (
-            diagnose.is_refused(trial) or diagnose.is_second(trial) or diagnose.is_changed(trial)
-        ):
+        if trial.error and not diagnose.is_ours(trial):
             return None
         after = self.runner.run(sources, "heal")
-        if not judge.so_far(after).same:
+        if not judge.so_far(after).same or not diagnose.facts_of(trial, after):
             return None
-        if second or moved_on or diagnose.weight(after) < diagnose.weight(healed):
+        refused = diagnose.is_refused(plain) and (not diagnose.is_refused(trial) or _other_line(plain, trial))
+        second = diagnose.is_second(plain) and not diagnose.is_second(trial)
+        if second or refused or diagnose.weight(after) < diagnose.weight(healed):
             return after
         return None
 

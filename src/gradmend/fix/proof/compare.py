@@ -72,7 +72,7 @@ def _call(trial: dict[str, Any], oracle: dict[str, Any], number: int) -> str:
         if gap > worst:
             worst, where = gap, oracle.get("names", {}).get(key) or trial.get("names", {}).get(key) or key
     if worst > slack:
-        return f"the gradient of {where} in backward call {number} changes by {_percent(worst)}"
+        return f"the gradient of {where.removeprefix('leaf ')} in backward call {number} changes by {_percent(worst)}"
     return ""
 
 

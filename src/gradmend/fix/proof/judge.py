@@ -145,5 +145,5 @@ def _slope(
 
 def _losses(run: Run) -> Run:
     """The same run with its gradients left out."""
-    calls: list[dict[str, Any]] = [{**c, "grads": {}} for c in run.calls[:1] if not c.get("failed")]
+    calls: list[dict[str, Any]] = [{**c, "grads": {}, "failed": False} for c in run.calls[:1]]
     return Run(run.outcome, calls)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradmend.fix.facts import Place
+from gradmend.fix.proof.client import Host, preload
 from gradmend.fix.proof.scratch import Scratch
 
 
@@ -65,10 +63,13 @@ def places(stack: list[dict[str, Any]]) -> tuple[Place, ...]:
 class Runner:
     """Trial runs of one script. Use as a context manager: nothing is left behind, also after Ctrl-C."""
 
-    def __init__(self, script: Path, argv: list[str], cwd: Path, steps: int, seconds: float) -> None:
+    def __init__(
+        self, script: Path, argv: list[str], cwd: Path, steps: int, seconds: float, host: Host | None = None
+    ) -> None:
         self.scratch = Scratch(script, cwd)
         self.argv, self.steps, self.seconds = argv, steps, seconds
-        self._host: subprocess.Popen[str] | None = None
+        self.host = host or Host(preload(self.scratch.script))
+        self._own = host is None
         self.runs = 0
 
     def __enter__(self) -> Runner:
@@ -78,14 +79,8 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        if self._host is not None:
-            self._host.terminate()
-            try:
-                self._host.wait(5)
-            except subprocess.TimeoutExpired:
-                self._host.kill()
-                self._host.wait()
-            self._host = None
+        if self._own:
+            self.host.close()
         self.scratch.close()
 
     def run(self, sources: Mapping[str, bytes], mode: str, **options: Any) -> Run:
@@ -115,7 +110,7 @@ class Runner:
             "seconds": self.seconds,
             **options,
         }
-        answer = self._ask(request)
+        answer = self.host.ask(request)
         if answer.get("late"):
             return Run("late", stderr=_text(f"{out}.stderr"), stdout=_text(f"{out}.stdout"))
         try:
@@ -155,31 +150,6 @@ class Runner:
         return Run(
             raw["outcome"], raw["calls"], raw.get("error"), raw.get("state", {}), stdout, stderr, extra
         )
-
-    def _preload(self) -> list[str]:
-        """Optimizers import all of dynamo at their first step (2.13): seconds, once rather than in each trial."""
-        try:
-            text = self.scratch.script.read_bytes()
-        except OSError:
-            return []
-        return ["torch._dynamo"] if b"optim" in text else []
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._host is None or self._host.poll() is not None:
-            self._host = subprocess.Popen(
-                [sys.executable, "-m", "gradmend.fix.proof.host", *self._preload()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "GRADMEND": "0"},
-                start_new_session=True,
-            )
-        host = self._host
-        assert host.stdin is not None and host.stdout is not None
-        host.stdin.write(json.dumps(request) + "\n")
-        host.stdin.flush()
-        line = host.stdout.readline()
-        return json.loads(line) if line else {"late": False, "status": "host died"}
 
 
 def _text(path: str) -> str:

@@ -7,6 +7,7 @@ else holds the written tensor, and costs one copy of what is saved.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import libcst as cst
 
@@ -28,7 +29,8 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         hints.add(facts.saved.name)
     for depth, place, tree in syntax.spots(project, facts.saved.chain[:3]):
         for statement in tree.statements(place.line, place):
-            found = sorted(_operands(tree, statement, place), key=lambda n: _order(tree, n, hints))
+            likely = _likely(tree, statement, place, facts.saved) if depth == 0 else []
+            found = sorted(_operands(tree, statement, place), key=lambda n: _order(tree, n, hints, likely))
             for order, node in enumerate(found[:_LIMIT]):
                 start, end = tree.span(node)
                 text = tree.code(node)
@@ -100,7 +102,38 @@ def _is_value(tree: Tree, node: cst.BaseExpression) -> bool:
     return not (isinstance(node, cst.Name) and node.value in ("self", "True", "False", "None"))
 
 
-def _order(tree: Tree, node: cst.BaseExpression, hints: set[str]) -> tuple[int, int]:
+def _likely(tree: Tree, statement: cst.CSTNode, place: Place, saved: Event) -> list[cst.CSTNode]:
+    """The expression that was running, where its columns are known: it, or what it was given."""
+    if place.column is None or place.end_column is None or not saved.direct:
+        return []
+    end = tree.place_offset(replace(place, line=place.end_line or place.line, column=place.end_column))
+    span = tree.place_offset(place), end
+    node = next(
+        (n for n in syntax.walk(statement) if isinstance(n, _VALUES) and _bare(tree, n) == span), None
+    )
+    if node is None:
+        return []
+    if saved.slot.startswith("result"):
+        return [node]
+    if isinstance(node, cst.BinaryOperation):
+        return [node.left, node.right]
+    if isinstance(node, cst.Call):
+        given: list[cst.CSTNode] = [a.value for a in node.args]
+        return [node.func.value, *given] if isinstance(node.func, cst.Attribute) else given
+    return [node]
+
+
+def _bare(tree: Tree, node: cst.BaseExpression) -> tuple[int, int]:
+    """Without its parentheses, as Python counts columns."""
+    start, end = tree.span(node)
+    for _ in node.lpar:
+        start, end = start + 1, end - 1
+    return start, end
+
+
+def _order(
+    tree: Tree, node: cst.BaseExpression, hints: set[str], likely: list[cst.CSTNode]
+) -> tuple[int, int, int]:
     text = tree.code(node)
     tails = {h.split(".")[-1] for h in hints}
     hit = (
@@ -112,7 +145,7 @@ def _order(tree: Tree, node: cst.BaseExpression, hints: set[str]) -> tuple[int, 
         if syntax.root_name(node) in tails
         else 3
     )
-    return hit, len(text)
+    return 0 if any(node is n for n in likely) else 1, hit, len(text)
 
 
 def _short(text: str) -> str:

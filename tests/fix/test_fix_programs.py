@@ -1,0 +1,41 @@
+"""Whole programs: each `pairs/programs/NAME.bad.py` is fixed, and then prints what NAME.good.py, fixed by hand, prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fix_trials import numbers, printed
+
+from gradmend.fix.plan import Plan
+
+PROGRAMS = Path(__file__).parent / "pairs" / "programs"
+NAMES = sorted(p.name.removesuffix(".bad.py") for p in PROGRAMS.glob("*.bad.py"))
+AMBIGUOUS = {"tbptt_with_step"}
+RIGHT = {"safe_looking_dangerous"}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in AMBIGUOUS | RIGHT])
+def test_fixed(name: str, plan: Callable[[str], Plan], tmp_path: Path) -> None:
+    found = plan((PROGRAMS / f"{name}.bad.py").read_text())
+    tried = [(t.candidate.title, t.verdict.why) for t in found.tried]
+    assert found.status == "proven", (found.message, tried)
+    fixed = tmp_path / "fixed.py"
+    fixed.write_text(found.sources[str(tmp_path / "main.py")])
+    wanted = printed(PROGRAMS / f"{name}.good.py")
+    assert wanted is not None
+    assert numbers(printed(fixed)) == pytest.approx(numbers(wanted), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_right_programs_are_left_alone(name: str, plan: Callable[[str], Plan]) -> None:
+    found = plan((PROGRAMS / f"{name}.bad.py").read_text())
+    assert (found.status, found.sources) == ("clean", {})
+
+
+@pytest.mark.parametrize("name", sorted(AMBIGUOUS))
+def test_ambiguity_is_told_not_guessed(name: str, plan: Callable[[str], Plan]) -> None:
+    found = plan((PROGRAMS / f"{name}.bad.py").read_text())
+    assert (found.status, found.sources) == ("unproven", {})
+    assert "ambiguous" in found.message and "truncated" in found.message
