@@ -6,6 +6,8 @@ import pytest
 import torch
 from healed import healed, plain
 
+import gradmend
+
 
 def test_an_expanded_column_is_kept_once_and_put_back() -> None:
     def program(x: torch.Tensor) -> None:
@@ -29,3 +31,17 @@ def test_index_put_with_a_missing_index_means_the_whole_dimension() -> None:
         loss.backward()
 
     assert torch.equal(healed(program, 3, 4), 2 * torch.arange(1.0, 13, dtype=torch.float64).reshape(3, 4))
+
+
+def test_detach_and_data_of_a_piece_that_may_not_be_written() -> None:
+    """Asking such a view for its history raises; taking an alias of it must not."""
+    x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+    for context in (gradmend.watch(), gradmend.heal()):
+        base = x * 1
+        piece = base.unbind(0)[1]
+        with context:
+            base.add_(1)
+            with pytest.raises(RuntimeError, match="returns multiple views"):
+                _ = piece.grad_fn
+            assert piece.detach().tolist() == [2, 2, 2]
+            assert piece.data.tolist() == [2, 2, 2]

@@ -53,7 +53,7 @@ def _data_property() -> property:
     slot: Any = Base.__dict__["data"]
 
     def get(self: torch.Tensor) -> torch.Tensor:
-        if self.grad_fn is not None and not hub.compiling():
+        if self.requires_grad and not hub.compiling():
             edits.alias(self)
         return slot.__get__(self)
 
@@ -97,7 +97,7 @@ def _detaching(original: Func) -> Func:
     """`t.detach()` shares memory with `t`: a write to it is an edit of `t` that autograd does not see."""
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self, torch.Tensor) and self.grad_fn is not None and not hub.compiling():
+        if isinstance(self, torch.Tensor) and self.requires_grad and not hub.compiling():
             edits.alias(self)
         return original(self, *args, **kwargs)
 
