@@ -47,7 +47,8 @@ def facts_of(plain: Run, healed: Run | None) -> list[Facts]:
     if is_refused(plain):
         error = plain.error or {}
         event = Event(chain=plain.chain(), direct=error.get("direct", True))
-        found.append(Facts(message=str(error.get("message")), writes=(event,), forward=True))
+        # The refused line is also where a clone may be needed: it stands for the save as well.
+        found.append(Facts(message=str(error.get("message")), writes=(event,), saved=event, forward=True))
     elif is_second(plain):
         calls = {places(c["stack"]): None for c in plain.calls}
         events = tuple(Event("backward", None, chain) for chain in calls)

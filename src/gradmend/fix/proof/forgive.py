@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gradmend.fix.proof.forgive_words import refused
+from gradmend.fix.proof.forgive_words import SHARED, refused
 
 
 class Forgive(TorchFunctionMode):
@@ -25,11 +25,15 @@ class Forgive(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except RuntimeError as why:
-            if not refused(str(why)):
+            message = str(why)
+            if not refused(message):
                 raise
         name = getattr(func, "__name__", "")
         if name == "detach_":
             return self.detached(args[0])
+        if SHARED in message:
+            # An expanded tensor: write to memory of its own, as a new tensor would have.
+            args[0].data = args[0].data.clone(memory_format=torch.contiguous_format)
         self.quiet = True
         try:
             with torch.no_grad():

@@ -7,7 +7,14 @@ REFUSALS = (
     "is a view and its base or another view of its base has been modified inplace",
     "can't detach views in-place",
     "support automatic differentiation, but one of the arguments requires grad",
+    "a view was created in no_grad mode",
+    "view was created in inference mode",
+    "inference tensors cannot be saved for backward",
+    "inplace update to inference tensor outside",
+    "more than one element of the written-to tensor refers to a single memory location",
 )
+
+SHARED = REFUSALS[-1]
 
 
 def refused(message: str) -> bool:

@@ -19,6 +19,7 @@ KINDS = (
     "functional",
     "collect",
     "no_grad",
+    "localize",
     "move",
     "clone_save",
     "clone_write",

@@ -23,9 +23,10 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     for nth, event in syntax.events(facts):
         for depth, place, tree in syntax.spots(project, event.chain):
             for statement in tree.statements(place.line, place):
-                for title, cuts in _put_back(tree, statement):
+                ways = [*_put_back(tree, statement), *_through_index(tree, statement)]
+                for order, (title, cuts) in enumerate(ways):
                     new = tree.replace(*cuts)
-                    yield Candidate(title, "loop_item", RANK + nth + 2 * depth, {place.file: new})
+                    yield Candidate(title, "loop_item", RANK + nth + 2 * depth + order, {place.file: new})
 
 
 def _put_back(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cut]]]:
@@ -45,6 +46,24 @@ def _put_back(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cu
             new = new.removeprefix(f"{written} = ")
         yield f"put the new tensor back into `{item}`", [*header, (start, end, f"{item} = {new}"), *rest]
         return
+
+
+def _through_index(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cut]]]:
+    """Rows that iteration gives may not be written (they are views of one call); `x[i]` may."""
+    written = _written_name(statement)
+    loop = next((n for n in tree.up(statement) if isinstance(n, cst.For)), None)
+    if written is None or loop is None or not isinstance(loop.body, cst.IndentedBlock):
+        return
+    home = _home(tree, loop, written)
+    if home is None or "items()" in tree.code(loop.iter):
+        return
+    item, header = home
+    first = loop.body.body[0]
+    start = tree.span(first)[0]
+    yield (
+        f"write through `{item}`",
+        [*header, (start, start, f"{written} = {item}{tree.newline}{tree.indent(first)}")],
+    )
 
 
 def _read_again(tree: Tree, statement: cst.CSTNode, loop: cst.For, name: str) -> bool:

@@ -22,7 +22,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         for depth, place, tree in syntax.spots(project, event.chain[:2]):
             for statement in tree.statements(place.line, place):
                 for order, unit in enumerate(_units(tree, statement)):
-                    cuts = wrap(tree, unit)
+                    cuts = wrap(tree, unit, _last(tree, unit))
                     if cuts is None:
                         continue
                     new = tree.replace(*cuts)
@@ -40,9 +40,23 @@ def _units(tree: Tree, statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
             return
 
 
-def wrap(tree: Tree, unit: cst.CSTNode) -> list[Cut] | None:
-    """Put a line or a block under no_grad, one step further in."""
-    first, last = tree.lines(unit)
+def _last(tree: Tree, unit: cst.CSTNode) -> int:
+    """The last of the lines that go on with the same update: they read `.grad` too."""
+    last = tree.lines(unit)[1]
+    block = tree.parent(unit)
+    if not isinstance(block, (cst.IndentedBlock, cst.Module)) or ".grad" not in tree.code(unit):
+        return last
+    body = list(block.body)
+    for after in body[next(i for i, n in enumerate(body) if n is unit) + 1 :]:
+        if not isinstance(after, cst.SimpleStatementLine) or ".grad" not in tree.code(after):
+            break
+        last = tree.lines(after)[1]
+    return last
+
+
+def wrap(tree: Tree, unit: cst.CSTNode, last: int) -> list[Cut] | None:
+    """Put lines under no_grad, one step further in."""
+    first = tree.lines(unit)[0]
     if tree.text[tree.offset(first, 0) : tree.span(unit)[0]].strip():
         return None
     if any(

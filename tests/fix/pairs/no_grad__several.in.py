@@ -1,0 +1,5 @@
+loss.backward()
+w -= lr * w.grad  # WRITE
+b -= lr * b.grad
+w.grad = b.grad = None
+print(w)
