@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import resource
 import select
 import signal
 import sys
@@ -34,7 +35,8 @@ from gradmend.story.knowledge._entries import by_node
 OUT = Path(__file__).parents[1] / "src/gradmend/capture/reads.json"
 ENOUGH = 6  # observations in support, each of several corruptions
 SAMPLES = 30  # per op and dtype, drawn at random: a stride could miss one value of a flag
-SECONDS = 120.0
+SECONDS = 120  # of processor time, so that a busy machine draws the same conclusions
+PATIENCE = 10 * SECONDS  # on the clock, for one that sleeps
 
 Seen = dict[str, Any]
 
@@ -81,6 +83,7 @@ def forked(work: Callable[[], Iterator[Seen]]) -> tuple[list[Seen], str]:
     if pid == 0:
         try:
             os.close(reader)
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
             with os.fdopen(writer, "w") as out:
                 for seen in work():
                     out.write(json.dumps(seen) + "\n")
@@ -90,7 +93,7 @@ def forked(work: Callable[[], Iterator[Seen]]) -> tuple[list[Seen], str]:
             traceback.print_exc()
             os._exit(1)
     os.close(writer)
-    data, deadline = b"", time.monotonic() + SECONDS
+    data, deadline = b"", time.monotonic() + PATIENCE
     ended = "done"
     while True:
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
@@ -106,6 +109,8 @@ def forked(work: Callable[[], Iterator[Seen]]) -> tuple[list[Seen], str]:
     status = os.waitpid(pid, 0)[1]
     if ended == "done" and status:
         ended = f"killed by signal {status & 127}" if status & 127 else "an exception"
+        if status & 127 in (signal.SIGXCPU, signal.SIGKILL):
+            ended = "time limit"
     whole = data[: data.rfind(b"\n") + 1]
     return [json.loads(line) for line in whole.splitlines()], ended
 

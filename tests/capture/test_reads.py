@@ -291,6 +291,6 @@ class TestConclusions:
 
         def work() -> Any:
             yield {"node": "a"}
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-        assert tool.forked(work) == ([{"node": "a"}], "killed by signal 9")
+        assert tool.forked(work) == ([{"node": "a"}], "killed by signal 15")
