@@ -1,0 +1,54 @@
+"""Every silent way: wrong under plain PyTorch, found by watch(), and healed or stopped by heal()."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from silent_programs import ALL, Program
+
+import gradmend
+
+every = pytest.mark.parametrize("program", ALL, ids=lambda p: p.name)
+
+
+@every
+def test_plain_pytorch_is_silently_wrong(program: Program) -> None:
+    got = program.run()
+    assert got.shape == program.right.shape
+    assert not torch.allclose(got, program.right)
+
+
+@every
+def test_watch_tells(program: Program) -> None:
+    with pytest.raises(gradmend.ConflictError) as told, gradmend.watch():
+        program.run()
+    conflict = told.value.conflict
+    assert conflict.rule == program.rule
+    assert conflict.kind == "silent"
+    first = conflict.culprits[0]
+    assert first.file.endswith("silent_programs.py")
+    assert f"{program.rule}" in str(told.value)
+
+
+@every
+def test_heal_is_right_or_stops(program: Program) -> None:
+    if program.heals == "stopped":
+        with pytest.raises(gradmend.ConflictError), gradmend.heal():
+            program.run()
+        return
+    with gradmend.heal() as session:
+        got = program.run()
+    assert torch.allclose(got, program.right)
+    assert session.outcome == "healed"
+
+
+def test_nothing_stays_patched() -> None:
+    before = (torch.Tensor.register_hook, torch.nn.Module.register_full_backward_hook, torch.Tensor.detach)
+    with gradmend.watch():
+        assert torch.Tensor.register_hook is not before[0]
+    assert before == (
+        torch.Tensor.register_hook,
+        torch.nn.Module.register_full_backward_hook,
+        torch.Tensor.detach,
+    )
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)

@@ -1,0 +1,283 @@
+"""Programs that look dangerous and are right: nothing is told, nothing is stopped, the gradient is PyTorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import gradmend
+
+T = torch.tensor
+ALL: list[Callable[[], torch.Tensor]] = []
+
+
+def quiet(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    ALL.append(run)
+    return run
+
+
+@quiet
+def scores_masked_by_data_before_softmax() -> torch.Tensor:
+    x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+    scores = x * 0.5
+    scores.data.masked_fill_(T([[0, 0, 1], [0, 1, 1]]).bool(), -float("inf"))
+    (scores.softmax(-1) @ T([[1.0], [5.0], [7.0]])).pow(2).sum().backward()
+    return x.grad
+
+
+@quiet
+def edit_that_nobody_uses() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    y = h.sum() * 3
+    h.data.zero_()
+    y.backward()
+    return x.grad
+
+
+@quiet
+def edit_that_changes_nothing() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    h.data.clamp_(min=0)
+    (h**2).sum().backward()
+    return x.grad
+
+
+@quiet
+def edit_of_elements_that_are_cut_off() -> torch.Tensor:
+    x = T([1.0, 2.0, 3.0], requires_grad=True)
+    h = x * 2
+    h.data[0] = 100.0
+    (h[1:] ** 2).sum().backward()
+    return x.grad
+
+
+@quiet
+def state_detached_and_reset() -> torch.Tensor:
+    cell = nn.RNNCell(2, 2)
+    for p in cell.parameters():
+        nn.init.constant_(p, 0.3)
+    state = torch.zeros(1, 2)
+    for step in range(3):
+        out = cell(torch.full((1, 2), float(step)), state)
+        out.sum().backward()
+        state = out.detach()
+        state.mul_(0.5)
+    return cell.weight_hh.grad
+
+
+@quiet
+def training_with_ema_and_clamps() -> torch.Tensor:
+    torch.manual_seed(0)
+    net, ema = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(2, 3)).pow(2).sum().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            for p, e in zip(net.parameters(), ema.parameters(), strict=True):
+                e.lerp_(p, 0.1)
+                p.clamp_(-0.5, 0.5)
+        for p in net.parameters():
+            p.data.mul_(0.99)
+    return net.weight.grad
+
+
+@quiet
+def embedding_renormed_between_lookups() -> torch.Tensor:
+    table = nn.Embedding(4, 2, max_norm=1.0)
+    nn.init.constant_(table.weight, 3.0)
+    a = table(T([0, 1])).sum()
+    b = table(T([1, 2])).sum()
+    (a + b).backward()
+    return table.weight.grad
+
+
+class MarkedDouble(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        ctx.mark_dirty(x)
+        x *= 2
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return 2 * grad
+
+
+@quiet
+def input_written_and_marked() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x.clone()
+    y = MarkedDouble.apply(h)
+    (y * h).sum().backward()
+    return x.grad
+
+
+@quiet
+def view_written_and_marked() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x.clone()
+    MarkedDouble.apply(h[:1])
+    (h**2).sum().backward()
+    return x.grad
+
+
+class Statistics(torch.autograd.Function):
+    """Writes a buffer it was given, and scratch memory on ctx: no gradient depends on either."""
+
+    @staticmethod
+    def forward(ctx, x, mean):  # type: ignore[no-untyped-def]
+        mean.mul_(0.9).add_(x.mean(), alpha=0.1)
+        ctx.save_for_backward(x)
+        ctx.scratch = torch.empty_like(x)
+        ctx.scale = T(2.0)
+        return x * x * 2
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        (x,) = ctx.saved_tensors
+        torch.mul(x, grad, out=ctx.scratch)
+        return ctx.scratch * 2 * ctx.scale, None
+
+
+@quiet
+def function_with_a_buffer() -> torch.Tensor:
+    x, mean = T([1.0, 2.0], requires_grad=True), T(0.0)
+    for _ in range(2):
+        Statistics.apply(x, mean).sum().backward()
+    return x.grad
+
+
+@quiet
+def hooks_that_own_their_gradient() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    h.register_hook(lambda g: g.clamp_(-1, 1))
+    x.register_hook(lambda g: g.mul_(0.5))
+    (h**2).sum().backward()
+    return x.grad
+
+
+@quiet
+def hook_on_the_root() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    loss = (x * 2).sum()
+    loss.register_hook(lambda g: g.mul_(128))
+    loss.backward()
+    return x.grad
+
+
+@quiet
+def hook_on_one_half_of_a_cat() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    a, b = x * 2, x * 3
+    b.register_hook(lambda g: g.mul_(10))
+    (torch.cat([a, b]) ** 2).sum().backward()
+    return x.grad
+
+
+@quiet
+def hook_runs_last() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    a = x * 2
+    b = x * 3  # its backward runs first, and is done with the gradient that both got
+    a.register_hook(lambda g: g.mul_(10))
+    (a + b).backward(torch.ones(2))
+    return x.grad
+
+
+class Caching(nn.Module):
+    """Builds a table in its first run, counts calls, and normalises: fine to run twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.table: torch.Tensor | None = None
+        self.register_buffer("calls", T(0))
+        self.calls: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.arange(2.0).cos()
+        self.calls += 1
+        return torch.relu_(self.norm(x) * self.table).exp()
+
+
+def _checkpointed(reentrant: bool) -> torch.Tensor:
+    torch.manual_seed(0)
+    module, x = Caching(), torch.randn(4, 2, requires_grad=True)
+    drop = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2), nn.ReLU(inplace=True))
+    optimizer = torch.optim.SGD([*module.parameters(), *drop.parameters()], lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        h = checkpoint(module, x, use_reentrant=reentrant)
+        checkpoint(drop, h, use_reentrant=reentrant).sum().backward()
+        optimizer.step()
+    return x.grad
+
+
+@quiet
+def checkpoint_plain() -> torch.Tensor:
+    return _checkpointed(False)
+
+
+@quiet
+def checkpoint_reentrant() -> torch.Tensor:
+    return _checkpointed(True)
+
+
+@quiet
+def prediction_logged_through_numpy() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    loss = (h**2).sum()
+    logged = h.detach().numpy().copy()
+    logged *= 255
+    assert isinstance(logged, np.ndarray)
+    loss.backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("policy", ["watch", "heal"])
+@pytest.mark.parametrize("run", ALL, ids=lambda run: run.__name__)
+def test_quiet(run: Callable[[], torch.Tensor], policy: str) -> None:
+    plain = run()
+    with getattr(gradmend, policy)() as session:
+        got = run()
+    assert torch.equal(got, plain)
+    assert [c.rule for c in session.conflicts if c.kind != "refused-but-right"] == []
+    assert session.outcome == "clean"
+
+
+def test_a_failing_region_leaves_nothing_behind() -> None:
+    def fails(_: torch.Tensor) -> torch.Tensor:
+        raise ValueError("inside")
+
+    x = T([1.0], requires_grad=True)
+    with gradmend.watch():
+        for reentrant in (False, True):
+            with pytest.raises(ValueError, match="inside"):
+                checkpoint(fails, x, use_reentrant=reentrant)
+        assert torch.overrides._get_current_function_mode_stack() == []
+        (x * x).sum().backward()
+    assert x.grad == 2.0
+
+
+def test_an_edit_dies_with_its_graph() -> None:
+    from gradmend.capture import edits
+
+    with gradmend.watch():
+        h = T([1.0], requires_grad=True) * 2
+        h.data.zero_()
+        assert len(edits.live()) == 1
+        del h
+        assert edits.live() == []
