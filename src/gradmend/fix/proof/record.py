@@ -28,6 +28,7 @@ class Recorder:
         self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
+        self._files: dict[str, bool] = {}
         self.began = time.process_time()
 
     # -- installation ----------------------------------------------------------------------------
@@ -50,7 +51,7 @@ class Recorder:
             plain = getattr(torch.nn.Module, name)
 
             def noted(module: torch.nn.Module, *a: Any, _plain: Any = plain, **k: Any) -> Any:
-                if len(made) < 20_000:
+                if len(made) < 20_000 and next(self.user_frames(), None):  # the program's, not ours
                     made.append(module)
                 return _plain(module, *a, **k)
 
@@ -60,7 +61,8 @@ class Recorder:
 
         def new(cls: Any, *a: Any, **k: Any) -> Any:
             made_one = plain_new(cls, *a, **k)
-            seen.setdefault(id(made_one), (len(seen), made_one))
+            if next(self.user_frames(), None):
+                seen.setdefault(id(made_one), (len(seen), made_one))
             return made_one
 
         torch.nn.Parameter.__new__ = new  # type: ignore[method-assign]
@@ -139,6 +141,12 @@ class Recorder:
 
     # -- places ------------------------------------------------------------------------------------
     def _mine(self, file: str) -> bool:
+        known = self._files.get(file)
+        if known is None:
+            known = self._files[file] = self._below(file)
+        return known
+
+    def _below(self, file: str) -> bool:
         if not os.path.isabs(file):
             return False  # "<frozen runpy>", "<string>"
         return any(file.startswith(root) or os.path.realpath(file).startswith(root) for root in self.roots)

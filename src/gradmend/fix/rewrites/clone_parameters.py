@@ -24,8 +24,8 @@ _COPIES = (
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    if facts.saved is None:
-        return
+    if facts.saved is None or facts.saved.direct:
+        return  # an op of the user's own line saved it, not a module
     for depth, place, tree in syntax.spots(project, facts.saved.chain[:3]):
         for statement in tree.statements(place.line, place):
             if not isinstance(statement, cst.BaseSmallStatement):
