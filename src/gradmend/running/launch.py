@@ -46,7 +46,7 @@ def _prepared(path: str, args: Sequence[str], argv0: str, first_on_path: str) ->
         main.__spec__ = None
         main.__dict__["__cached__"] = None
         if "__annotations__" in vars(sys.modules["__main__"]):  # the interpreter's own choice, by version
-            main.__dict__["__annotations__"] = {}
+            main.__annotations__ = {}
         sys.modules["__main__"] = main
         sys.argv[:] = [argv0, *args]
         sys.path[0:1] = [first_on_path]

@@ -130,13 +130,21 @@ def _user_line(trace: TracebackType | None) -> tuple[str, int] | None:
 
 def _print_traceback(error: BaseException) -> None:
     """As the interpreter would print it, without the frames that are ours."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
-        trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace)
+    summary = traceback.TracebackException.from_exception(error)
+    _leave_out_ours(summary, set())
+    lines = list(summary.format())
     if attached(error) is not None and error.__cause__ is None and error.__context__ is None:
         # The story follows in full; the traceback only says how the program got there.
         words = "the story follows" if isinstance(error, ConflictError) else str(error)
-        lines = [*traceback.format_tb(trace), f"{type(error).__name__}: {words}\n"]
-        lines.insert(0, "Traceback (most recent call last):\n")
+        lines = ["Traceback (most recent call last):\n", *summary.stack.format()]
+        lines.append(f"{type(error).__name__}: {words}\n")
     print("".join(lines), end="", file=sys.stderr)
+
+
+def _leave_out_ours(summary: traceback.TracebackException | None, seen: set[int]) -> None:
+    if summary is None or id(summary) in seen:
+        return
+    seen.add(id(summary))
+    summary.stack[:] = [frame for frame in summary.stack if not frame.filename.startswith(_OURS)]
+    for inner in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
+        _leave_out_ours(inner, seen)
