@@ -24,7 +24,7 @@ def hear_backwards() -> None:
     global _hearers
     _hearers += 1
     if _hearers == 1:
-        backwards.arm(before=extras.before_backward, after=extras.after_backward, failed=_failed)
+        backwards.arm(before=_started, after=extras.after_backward, failed=_failed)
 
 
 def ignore_backwards() -> None:
@@ -37,6 +37,7 @@ def ignore_backwards() -> None:
 
 def _started(call: backwards.BackwardCall, roots: Any) -> None:
     recorder.wake()
+    extras.before_backward(call, roots)
 
 
 def _failed(call: backwards.BackwardCall, error: BaseException, roots: Any) -> None:

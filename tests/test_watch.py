@@ -1,0 +1,282 @@
+"""watch() and heal() as context managers and decorators: nesting, re-entering, exceptions, threads, generators."""
+
+import asyncio
+import gc
+import threading
+
+import pytest
+import torch
+
+import gradmend
+
+
+def conflict():
+    y = torch.ones(3, requires_grad=True).exp()
+    y += 1
+    y.sum().backward()
+
+
+def healed():
+    x = torch.ones(3, requires_grad=True)
+    y = x.exp()
+    z = y * y
+    y.zero_()
+    z.sum().backward()
+    return x.grad
+
+
+RIGHT = 2 * torch.ones(3).mul(2).exp()
+
+
+def test_the_error_is_a_runtime_error_with_the_whole_story():
+    with gradmend.watch(), pytest.raises(RuntimeError) as caught:
+        conflict()
+    error = caught.value
+    assert isinstance(error, gradmend.ConflictError)
+    for text in ("y += 1", "y = torch.ones(3, requires_grad=True).exp()", "y.sum().backward()"):
+        assert text in str(error)
+    assert error.conflict.kind == "error"
+
+
+def test_session():
+    with gradmend.watch() as session:
+        with pytest.raises(gradmend.ConflictError) as caught:
+            conflict()
+        assert list(session) == [caught.value.conflict]
+    assert session.outcome == "conflict"
+    with gradmend.watch() as session:
+        pass
+    assert session.outcome == "clean"
+
+
+def test_decorator_and_reuse():
+    @gradmend.watch()
+    def watched(broken):
+        """Kept."""
+        if broken:
+            conflict()
+        return 5
+
+    assert watched(False) == 5
+    with pytest.raises(gradmend.ConflictError):
+        watched(True)
+    assert watched(False) == 5
+    assert watched.__name__ == "watched" and watched.__doc__ == "Kept."
+
+    @gradmend.heal()
+    def mended():
+        return healed()
+
+    torch.testing.assert_close(mended(), RIGHT)
+
+
+def test_one_object_entered_twice():
+    context = gradmend.watch()
+    with context as outer, context as inner:
+        assert outer is not inner
+        with pytest.raises(gradmend.ConflictError):
+            conflict()
+    assert outer.outcome == "clean" and inner.outcome == "conflict"
+    with context as again, pytest.raises(gradmend.ConflictError):
+        conflict()
+    assert again.outcome == "conflict"
+
+
+def test_a_recursive_decorated_function():
+    @gradmend.heal()
+    def go(n):
+        return healed() if n == 0 else go(n - 1)
+
+    torch.testing.assert_close(go(4), RIGHT)
+
+
+def test_the_innermost_policy_holds():
+    with gradmend.watch(), gradmend.heal():
+        torch.testing.assert_close(healed(), RIGHT)
+    with gradmend.heal(), gradmend.watch(), pytest.raises(gradmend.ConflictError):
+        conflict()
+    with gradmend.heal():
+        with gradmend.watch():
+            pass
+        torch.testing.assert_close(healed(), RIGHT)
+
+
+def test_the_policy_of_a_save_is_that_of_its_context():
+    with gradmend.watch():
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        z = (y * y).sum()
+        with gradmend.heal():
+            y.zero_()
+            with pytest.raises(gradmend.ConflictError):
+                z.backward()
+
+
+def test_after_the_context_plain_pytorch_again():
+    with gradmend.watch():
+        pass
+    with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+        conflict()
+    assert not isinstance(caught.value, gradmend.ConflictError)
+
+
+def test_backward_after_the_context():
+    with gradmend.heal():
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        z = (y * y).sum()
+        y.zero_()
+    z.backward()
+    torch.testing.assert_close(x.grad, RIGHT)
+    with gradmend.watch():
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        z = (y * y).sum()
+        y.zero_()
+    with pytest.raises(gradmend.ConflictError):
+        z.backward()
+
+
+def test_an_exception_in_the_middle_leaves_nothing_behind():
+    from gradmend.capture import saves
+    from gradmend.capture.taps import switch
+
+    with pytest.raises(ZeroDivisionError), gradmend.watch():
+        torch.ones(3, requires_grad=True).exp()
+        raise ZeroDivisionError
+    assert not switch.armed() and saves.current() is None
+    assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+
+
+def test_contexts_left_in_another_order():
+    first, second = gradmend.watch(), gradmend.heal()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    torch.testing.assert_close(healed(), RIGHT)
+    second.__exit__(None, None, None)
+    assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    with pytest.raises(RuntimeError, match="inplace"):
+        conflict()
+
+
+def test_a_generator_suspended_inside():
+    def steps():
+        with gradmend.heal():
+            yield healed()
+            yield healed()
+
+    running = steps()
+    torch.testing.assert_close(next(running), RIGHT)
+    torch.testing.assert_close(next(running), RIGHT)
+    running.close()
+    with pytest.raises(RuntimeError, match="inplace"):
+        conflict()
+
+
+def test_a_generator_that_is_never_finished():
+    def steps():
+        with gradmend.watch():
+            yield 1
+
+    running = steps()
+    next(running)
+    del running
+    gc.collect()
+    assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+
+
+def test_async_code():
+    async def task(delay):
+        with gradmend.heal():
+            await asyncio.sleep(delay)
+            got = healed()
+            await asyncio.sleep(0)
+            return got
+
+    async def both():
+        return await asyncio.gather(task(0.02), task(0.0), task(0.01))
+
+    for got in asyncio.run(both()):
+        torch.testing.assert_close(got, RIGHT)
+    with pytest.raises(RuntimeError, match="inplace"):
+        conflict()
+
+
+def _in_thread(function):
+    out = []
+
+    def run():
+        try:
+            out.append(function())
+        except BaseException as error:
+            out.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return out[0]
+
+
+def test_another_thread_keeps_pytorchs_own_check():
+    with gradmend.watch():
+        error = _in_thread(conflict)
+    assert isinstance(error, RuntimeError)
+
+
+def test_each_thread_its_own_context():
+    def work():
+        with gradmend.heal():
+            return healed()
+
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(work())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    for got in results:
+        torch.testing.assert_close(got, RIGHT)
+
+
+def test_a_write_in_another_thread_is_named():
+    y = torch.ones(3)
+
+    def write():
+        y.add_(1)
+
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError) as caught:
+        loss = (torch.ones((), requires_grad=True) * y).sum()
+        _in_thread(write)
+        loss.backward()
+    assert caught.value.conflict.writes[0].site.user.function.endswith("write")
+
+
+def test_backward_in_another_thread():
+    with gradmend.heal():
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        z = (y * y).sum()
+        y.zero_()
+        assert _in_thread(z.backward) is None
+    torch.testing.assert_close(x.grad, RIGHT)
+
+
+def test_retain_graph_and_a_second_time():
+    with gradmend.heal():
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        z = (y * y).sum()
+        y.zero_()
+        z.backward(retain_graph=True)
+        z.backward()
+    torch.testing.assert_close(x.grad, 2 * RIGHT)
+
+
+def test_the_same_conflict_many_times_is_told_once():
+    with gradmend.heal() as session:
+        for _ in range(5):
+            healed()
+    kinds = [c for c in session.conflicts if c.kind == "error"]
+    assert kinds and all(c.times % 5 == 0 for c in kinds)
