@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -358,3 +361,28 @@ def test_without_gradients_torch_answers(w: Tensor, X: Tensor) -> None:
         A = coo(w)
         assert not A.requires_grad
         torch.testing.assert_close(A @ X, dense(w, coo) @ X)
+
+
+def test_compiling_and_scripting_are_the_same_afterwards(tmp_path: Path) -> None:
+    """In a process of its own: torch.compile and torch.jit look at torch's functions once, and here while patched."""
+    program = """
+import torch
+from gradmend.sparse.patch import patch
+
+def f(x, y):
+    return torch.mm(x, y).div(2).tanh()
+
+a, b = torch.randn(3, 3), torch.randn(3, 3)
+with patch():
+    torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(a, b), f(a, b))
+    torch.jit.script(f)
+torch._dynamo.reset()
+torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(a, b), f(a, b))
+fresh = [eval(f"lambda x: x + {i}") for i in range(3000)]  # would inherit the ids of functions set free
+from torch.jit import _builtins
+assert not any(_builtins._find_builtin(g) for g in fresh)
+"""
+    script = tmp_path / "program.py"  # torch.jit reads the source
+    script.write_text(program)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -100,9 +100,10 @@ def test_whole_numbers(dtype: torch.dtype) -> None:
         with pytest.raises(SparseError, match=r"convert with S\.float\(\)"):
             S.mean()
     else:
-        assert torch.equal((S & S).to_dense(), D) and torch.equal((S | S.map(torch.logical_not)).to_dense(), D | (
-            SparseTensor(P, torch.ones(P.nnz, dtype=torch.bool)).to_dense()
-        ))
+        assert torch.equal((S & S).to_dense(), D) and torch.equal(
+            (S | S.map(torch.logical_not)).to_dense(),
+            D | (SparseTensor(P, torch.ones(P.nnz, dtype=torch.bool)).to_dense()),
+        )
 
 
 def test_duplicates_of_booleans_are_joined() -> None:
@@ -111,5 +112,7 @@ def test_duplicates_of_booleans_are_joined() -> None:
 
 
 def test_mixed_dtypes_are_refused_in_one_sentence() -> None:
-    with pytest.raises(SparseError, match=r"^the sparse values are torch\.float32 and the dense operand is torch\.f"):
+    with pytest.raises(
+        SparseError, match=r"^the sparse values are torch\.float32 and the dense operand is torch\.f"
+    ):
         SparseTensor(P, V.float()) @ X

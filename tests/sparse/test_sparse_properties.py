@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sparse_catalog import dense_of
 from torch import Tensor
 
 from gradmend.sparse import Pattern, SparseTensor, block_diag, cg
-from sparse_catalog import dense_of
 
 SETTINGS = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -103,7 +103,9 @@ def compare(case: Case, ours: Two, theirs: Two, twice: bool = True) -> None:
     if not want.requires_grad:
         assert not got.requires_grad
         return
-    weight = case.draw(*want.shape, at=3) if want.is_complex() == case.dtype.is_complex else torch.ones_like(want)
+    weight = (
+        case.draw(*want.shape, at=3) if want.is_complex() == case.dtype.is_complex else torch.ones_like(want)
+    )
 
     def loss(out: Tensor) -> Tensor:
         made = (out * weight).sum() + (out * out.conj()).sum() / 2
@@ -274,7 +276,7 @@ def test_argmax_is_the_first(largest: bool, case: Case) -> None:
             assert ours == (D.flatten() == value).nonzero()[0, 0]
         else:
             best = D.amax(dim, keepdim=True) if largest else D.amin(dim, keepdim=True)
-            assert torch.equal(ours, (D == best).int().argmax(dim)), theirs
+            assert torch.equal(ours, (best == D).int().argmax(dim)), theirs
 
 
 @SETTINGS
@@ -335,7 +337,11 @@ def test_solves(case: Case) -> None:
         return S + 6 * torch.eye(n, dtype=case.dtype)
 
     solve = torch.linalg.solve
-    compare(case, lambda S, T, e: torch.sparse.spsolve(shifted(S, e), e.X), lambda S, T, e: solve(shifted(S, e), e.X))
+    compare(
+        case,
+        lambda S, T, e: torch.sparse.spsolve(shifted(S, e), e.X),
+        lambda S, T, e: solve(shifted(S, e), e.X),
+    )
     for upper in (True, False):
         for unit in (True, False):
             compare(
@@ -352,7 +358,9 @@ def test_solves(case: Case) -> None:
         A = shifted(S, e)
         return A @ (A.mH if not isinstance(A, SparseTensor) else A.H)
 
-    compare(case, lambda S, T, e: cg(definite(S, e), e.X, tol=1e-13), lambda S, T, e: solve(definite(S, e), e.X))
+    compare(
+        case, lambda S, T, e: cg(definite(S, e), e.X, tol=1e-13), lambda S, T, e: solve(definite(S, e), e.X)
+    )
 
 
 @SETTINGS

@@ -74,6 +74,7 @@ class Pattern:
         self._segments: dict[tuple[int, ...], Segments] = {}
         self._local: Local | None = None
         self._ptr: Tensor | None = None
+        self._keys: Tensor | None = None
         self._axes: tuple[Tensor, ...] | None = None
         self._transposed: tuple[Tensor, Tensor, Tensor] | None = None
         self._flipped: Pattern | None = None
@@ -162,7 +163,13 @@ class Pattern:
 
     def keys(self) -> Tensor:
         """[nnz], the linear number of each place, ascending."""
-        return linear(self._indices, self._size)
+        if self._keys is not None:
+            return self._keys
+        if torch.compiler.is_compiling():
+            return linear(self._indices, self._size)
+        with aside():
+            self._keys = linear(self._indices, self._size)
+        return self._keys
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -14,6 +14,9 @@ from gradmend.sparse.tensor import SparseTensor
 
 @implements("to_dense")
 def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -> Tensor:
+    if S.batch_dims == 0 and dtype is None:
+        values = S.values()
+        return put(S.pattern.numel, S.pattern.keys(), values).view(*S.pattern.size, *values.shape[1:])
     values = S.values().movedim(S.batch_dims, 0)
     flat = put(S.pattern.numel, S.pattern.keys(), values)
     dense = flat.unflatten(0, S.pattern.size)

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradmend.sparse.dispatch import Op, implements
 from gradmend.sparse.functions.binary import _union_op
 from gradmend.sparse.functions.dims import wrap
+from gradmend.sparse.functions.primitive import plain
 from gradmend.sparse.functions.reduce import Reduction
 from gradmend.sparse.functions.segment import extreme, lowest, segment_sum, spread, with_zeros
 from gradmend.sparse.pattern import linear
@@ -33,9 +34,7 @@ def _amax(S: SparseTensor, dim: Any, keepdim: bool, largest: bool) -> Any:
 
 
 def _differentiable(values: Tensor) -> bool:
-    from gradmend.sparse.functions.segment import eager
-
-    return not eager(values)
+    return torch.compiler.is_compiling() or not plain(values, values)
 
 
 def _need_some(r: Reduction) -> None:

@@ -19,7 +19,12 @@ def in_place_is_fine() -> bool:
 
 def put(total: int, ids: Tensor, rows: Tensor, fill: Any = 0) -> Tensor:
     """[total, ...] of `fill`, with rows[i] at ids[i]."""
-    whole = torch.full((total, *rows.shape[1:]), fill, dtype=rows.dtype, device=rows.device)
+    shape = (total, *rows.shape[1:])
+    # Not rows.new_zeros: under vmap that would be a batch of zeros.
+    if fill == 0:
+        whole = torch.zeros(shape, dtype=rows.dtype, device=rows.device)
+    else:
+        whole = torch.full(shape, fill, dtype=rows.dtype, device=rows.device)
     return whole.index_copy_(0, ids, rows) if in_place_is_fine() else whole.index_copy(0, ids, rows)
 
 

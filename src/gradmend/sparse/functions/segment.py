@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gradmend.sparse import kernels
-from gradmend.sparse.functions.primitive import plain
+from gradmend.sparse.functions.place import in_place_is_fine
 from gradmend.sparse.pattern import Segments
 
 _LOW = (torch.bfloat16, torch.float16)
+_FEW = 1 << 14  # entries below which one scatter costs less than planning a pass over rows
 
 
-def eager(values: Tensor) -> bool:
-    """No gradient, no transform, no graph: kernels may look at the numbers."""
-    return not torch.compiler.is_compiling() and plain(values, values)
+def by_kernel(values: Tensor) -> bool:
+    """Many entries, and nobody traces or transforms: a pass over the rows beats torch's scatters."""
+    return values.dim() == 1 and values.shape[0] > _FEW and in_place_is_fine()
 
 
 def in_order(values: Tensor, segs: Segments) -> Tensor:
@@ -29,9 +32,23 @@ def segment_sum(values: Tensor, segs: Segments) -> Tensor:
         return values.sum(0, keepdim=True, dtype=values.dtype)
     if values.dtype in _LOW:
         return segment_sum(values.float(), segs).to(values.dtype)
-    if eager(values) and values.dim() == 1:
-        return kernels.segment_sum(segs.ptr, in_order(values, segs))
+    if by_kernel(values):
+        return SegmentSum.apply(values, segs)
     return values.new_zeros(segs.groups, *values.shape[1:]).index_add(0, segs.seg, values)
+
+
+class SegmentSum(torch.autograd.Function):
+    @staticmethod
+    def forward(values: Tensor, segs: Segments) -> Tensor:
+        return kernels.segment_sum(segs.ptr, in_order(values, segs))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.segs = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return spread(grads[0], ctx.segs), None
 
 
 def spread(per_group: Tensor, segs: Segments) -> Tensor:
@@ -54,16 +71,21 @@ def lowest(dtype: torch.dtype, largest: bool = False) -> float | int | bool:
 
 
 def extreme(values: Tensor, segs: Segments, largest: bool, fill: float | int | bool) -> Tensor:
-    """The largest (or smallest) stored number of each group, without gradient; NaN wins; empty groups: fill."""
+    """The largest (or smallest) stored number of each group, without gradient; NaN wins.
+
+    `fill` is what loses against everything; groups without entries keep it.
+    """
     values = values.detach()
-    if eager(values) and values.dim() == 1 and values.dtype != torch.bool:
+    if by_kernel(values) and values.dtype != torch.bool:
         kernel = kernels.segment_max if largest else kernels.segment_min
         return kernel(segs.ptr, in_order(values, segs), fill)
     if values.dtype == torch.bool:
         return extreme(values.to(torch.uint8), segs, largest, int(fill)).bool()
-    index = segs.seg.view(-1, *[1] * (values.dim() - 1)).expand(values.shape)
+    index = segs.seg
+    if values.dim() > 1:
+        index = index.view(-1, *[1] * (values.dim() - 1)).expand(values.shape)
     start = torch.full((segs.groups, *values.shape[1:]), fill, dtype=values.dtype, device=values.device)
-    return start.scatter_reduce(0, index, values, "amax" if largest else "amin", include_self=False)
+    return start.scatter_reduce(0, index, values, "amax" if largest else "amin")
 
 
 def with_zeros(found: Tensor, some: Tensor, largest: bool) -> Tensor:

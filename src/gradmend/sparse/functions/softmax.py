@@ -10,7 +10,8 @@ from torch import Tensor
 from gradmend.sparse import kernels
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.functions.dims import entries_back, entries_first, split, wrap
-from gradmend.sparse.functions.segment import eager, extreme, in_order, lowest, segment_sum, spread
+from gradmend.sparse.functions.primitive import plain
+from gradmend.sparse.functions.segment import by_kernel, extreme, in_order, lowest, segment_sum, spread
 from gradmend.sparse.pattern import Segments
 from gradmend.sparse.tensor import SparseTensor
 
@@ -18,6 +19,8 @@ from gradmend.sparse.tensor import SparseTensor
 def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> SparseTensor:
     if dtype is not None:
         S = S.to(dtype)
+    if S.pattern.ndim == 2 and S.values().dim() == 1 and dim in (0, 1, -1):
+        return S.like(segment_softmax(S.values(), S.pattern.segments((0 if dim else 1,)), log))
     dim = wrap(S, dim)
     parts = split(S, (dim,))
     f = torch.log_softmax if log else torch.softmax
@@ -34,15 +37,44 @@ def segment_softmax(values: Tensor, segs: Segments, log: bool = False) -> Tensor
     """[nnz, ...]: normalised within each group."""
     if values.shape[0] == 0:
         return values
-    if eager(values) and values.dim() == 1:
+    if by_kernel(values):
+        return SegmentSoftmax.apply(values, segs, log)
+    away = values - spread(extreme(values, segs, True, lowest(values.dtype)), segs)
+    weight = away.exp()
+    total = spread(segment_sum(weight, segs), segs)
+    return away - total.log() if log else weight / total
+
+
+class SegmentSoftmax(torch.autograd.Function):
+    """The same in one pass forward and one backward; further derivatives are made of differentiable sums."""
+
+    @staticmethod
+    def forward(values: Tensor, segs: Segments, log: bool) -> Tensor:
         kernel = kernels.segment_log_softmax if log else kernels.segment_softmax
-        made = kernel(segs.ptr, in_order(values, segs))
-        return made if segs.perm is None else torch.empty_like(made).index_copy_(0, segs.perm, made)
-    top = extreme(values, segs, True, lowest(values.dtype))
-    top = torch.where(top.isinf(), torch.zeros_like(top), top)
-    away = values - spread(top, segs)
-    total = segment_sum(away.exp(), segs)
-    return away - spread(total.log(), segs) if log else away.exp() / spread(total, segs)
+        return _out_of_order(kernel(segs.ptr, in_order(values, segs)), segs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.segs, ctx.log = inputs
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,), (out,), segs = grads, ctx.saved_tensors, ctx.segs
+        if plain(out, grad):
+            kernel = kernels.segment_log_softmax_backward if ctx.log else kernels.segment_softmax_backward
+            return (
+                _out_of_order(kernel(segs.ptr, in_order(out, segs), in_order(grad, segs)), segs),
+                None,
+                None,
+            )
+        if ctx.log:
+            return grad - out.exp() * spread(segment_sum(grad, segs), segs), None, None
+        return out * (grad - spread(segment_sum(out * grad, segs), segs)), None, None
+
+
+def _out_of_order(made: Tensor, segs: Segments) -> Tensor:
+    return made if segs.perm is None else torch.empty_like(made).index_copy_(0, segs.perm, made)
 
 
 @implements("softmax", also=(torch.sparse.softmax,))
