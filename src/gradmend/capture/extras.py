@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradmend.capture import arrivals, branches, checkpoints, edits, functions, gradients
+from gradmend.capture import arrivals, branches, checkpoints, edits, functions, gradients, plain
 from gradmend.capture.backwards import BackwardCall, Roots
 from gradmend.capture.taps import hub
 
@@ -40,7 +40,7 @@ def disarm() -> None:
 
 def before_backward(call: BackwardCall, roots: Roots) -> None:
     branches.roots.append(roots)
-    if _armed and edits.pending():
+    if _armed and not plain.active and edits.pending():
         hooks = arrivals.watch(roots)
         if hooks:
             _hooks[call.tick] = hooks

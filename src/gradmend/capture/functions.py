@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import function as _function
 
-from gradmend.capture import backwards, edits, gradients, saves
+from gradmend.capture import backwards, edits, gradients, plain, saves
 from gradmend.capture.entries import Written
 from gradmend.capture.faults import Fault
 from gradmend.capture.sites import Raw, raw_here
@@ -37,12 +37,16 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if not inputs:
         return super(_Single, cls).apply(*args, **kwargs)
     with edits.inside_forward(inputs) as seen:
-        out = super(_Single, cls).apply(*args, **kwargs)
+        hub.listen(seen)
+        try:
+            out = super(_Single, cls).apply(*args, **kwargs)
+        finally:
+            hub.unlisten(seen)
     ctx = _ctx_of(out, cls)
     if ctx is not None:
         keep(ctx, cls, scope, raw_here(2))
     written = seen.unmarked()
-    if written is not None and scope.policy == "watch":
+    if written is not None and scope.policy == "watch" and not plain.active:
         raise _unmarked(cls, written, scope, raw_here(2))
     return out
 
@@ -103,37 +107,56 @@ def _backward_boxed(self: Any, *args: Any) -> Any:
     return _guarded(_plain_boxed, self, args)
 
 
-def _guarded(plain: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
+def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     if _compiling():
-        return plain(ctx, *args)
+        return call(ctx, *args)
     kept = ctx.__dict__.get(_KEPT)
     if kept is None:
-        return gradients.given(plain, ctx, args)
+        return gradients.given(call, ctx, args)
     old: dict[str, Any] = {}
     healed: list[tuple[Kept, torch.Tensor]] = []
     backwards.visit(ctx, kept[0][2].raw)
     for name, place, entry in kept:
         value = hub.LEDGER.ask(entry)
-        if value is entry.handle and not entry.swaps:
+        if plain.active or (value is entry.handle and not entry.swaps):
             continue
         _refuse_second_order(entry)
         old.setdefault(name, ctx.__dict__.get(name))
         _put(ctx, name, place, value)
         healed.append((entry, value))
-    if not old:
-        return gradients.given(plain, ctx, args)
+    marks = [entry.timeline.last if entry.timeline else 0 for _, _, entry in kept]
     versions = [v._version for _, v in healed]
     try:
-        return gradients.given(plain, ctx, args)
+        return gradients.given(call, ctx, args)
     finally:
         for name, value in old.items():
             setattr(ctx, name, value)
+        _renew(ctx, kept, marks)
         for (entry, value), version in zip(healed, versions, strict=True):
             if value._version != version and value is not entry.handle:
                 raise GradmendError(
                     f"gradmend.heal(): backward of {entry.function.__name__} writes to ctx.{entry.attribute}, which was "
                     "overwritten since forward; such a value can't be healed. Keep a clone of it on ctx"
                 )
+
+
+def _renew(ctx: Any, kept: list[tuple[str, Any, Kept]], marks: list[int]) -> None:
+    """What backward itself fills anew is its scratch memory: a second backward need not find it as it was."""
+    for i, ((name, place, entry), mark) in enumerate(zip(kept, marks, strict=True)):
+        timeline = entry.timeline
+        if timeline is None or timeline.last <= mark:
+            continue
+        first = next((w for w in timeline.log if w.tick > mark), None)
+        original = entry.original() if entry.original else None
+        if first is not None and original is not None and _overwrites(first.op):
+            fresh = hub.LEDGER.save(original, entry.scope, entry.raw, Kept)
+            assert isinstance(fresh, Kept)
+            fresh.attribute, fresh.function = entry.attribute, entry.function
+            kept[i] = (name, place, fresh)
+
+
+def _overwrites(op: str) -> bool:
+    return op.endswith("(out=)") or op in ("copy_", "fill_", "zero_", "__setitem__")
 
 
 def _put(ctx: Any, name: str, place: Any, value: torch.Tensor) -> None:

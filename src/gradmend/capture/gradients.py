@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch._C import TensorBase as _Base
 
-from gradmend.capture import backwards, saves
+from gradmend.capture import backwards, plain, saves
 from gradmend.capture.entries import Written
 from gradmend.capture.faults import Fault
 from gradmend.capture.regions import layout_of, physical
 from gradmend.capture.sites import raw_here
+from gradmend.capture.steps import Steps, key_of
 from gradmend.capture.taps import hub
 
 _Tensor: Any = torch.Tensor
@@ -38,18 +39,11 @@ def _holders(kind: str, grad: torch.Tensor) -> int:
     call = backwards.current()
     seeds = call.seeds if call is not None else ()
     # The engine holds the gradient that backward() itself was given until the end.
-    key = _key(grad)
+    key = key_of(grad)
     extra = _count(grad) - base - (1 if key in seeds else 0)
     if extra <= 0 and grad._is_view() and grad._base is not None and grad._base.numel() == grad.numel():
         extra = _count(grad._base) - _HOLDERS_OF_BASE - (1 if key in seeds else 0)
     return max(extra, 0)
-
-
-def _key(t: torch.Tensor) -> int:
-    try:
-        return int(_Base.untyped_storage(t)._cdata)
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 class _Seen:
@@ -57,15 +51,17 @@ class _Seen:
 
     def __init__(self, grads: list[torch.Tensor]) -> None:
         self.grads = grads
-        self.keys = {_key(g) for g in grads}
-        self.versions = [g._version for g in grads]
+        self.steps = Steps(grads)
         self.written: Written | None = None
 
     def __call__(self, op: str, targets: Any, how: str) -> None:
-        if self.written is not None or how != "data":
+        if self.written is not None:
+            return
+        self.steps.hear(op, targets)
+        if how != "data":
             return
         for t in targets:
-            if _key(t) in self.keys:
+            if key_of(t) in self.steps.keys:
                 self.written = Written(0, op, raw_here(3), layout_of(physical(_Base.detach(t))))
                 return
 
@@ -76,8 +72,8 @@ class _Seen:
     def __exit__(self, *_: object) -> None:
         hub.unlisten(self)
         if self.written is None:
-            for g, version in zip(self.grads, self.versions, strict=True):
-                if g._version != version:
+            for i, g in enumerate(self.grads):
+                if self.steps.unseen(i):
                     self.written = Written(0, "", raw_here(2), layout_of(physical(_Base.detach(g))))
 
 
@@ -111,7 +107,7 @@ def _run(
         for kind, g in grads:
             _measuring[kind] = _count(g)
         return call(given), given
-    shared = [g for kind, g in grads if _holders(kind, g) > 0]
+    shared = [] if plain.active else [g for kind, g in grads if _holders(kind, g) > 0]
     if not shared:
         return call(given), given
     scope = saves.current()
@@ -128,11 +124,11 @@ def _run(
 # --------------------------------------------------------------- custom backwards
 
 
-def given(plain: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
+def given(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     if (not _on and _measuring is None) or type(ctx)._forward_cls.__module__.startswith("torch."):
-        return plain(ctx, *args)  # torch's own Functions write nothing they were given
+        return call(ctx, *args)  # torch's own Functions write nothing they were given
     who = f"the backward of {type(ctx).__name__.removesuffix('Backward')}"
-    return _run(["function"] * len(args), who, lambda grads: plain(ctx, *grads), list(args))[0]
+    return _run(["function"] * len(args), who, lambda grads: call(ctx, *grads), list(args))[0]
 
 
 # -------------------------------------------------------------------------- hooks

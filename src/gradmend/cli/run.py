@@ -13,12 +13,22 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="run a program and stop at the first conflict with its story",
-        usage="gradmend run [--heal] [--report OUT.json] [--html OUT.html] [--paranoid] [--budget SIZE] "
+        usage="gradmend run [--heal | --audit [--audit-calls N]] [--report OUT.json] [--html OUT.html] [--paranoid] [--budget SIZE] "
         "(SCRIPT | -m MODULE) [ARGS...]",
         description="Runs the program as `python SCRIPT` would; its stdout stays its own, our words go to stderr.",
     )
     parser.add_argument(
         "--heal", action="store_true", help="run on with the right gradient instead of stopping"
+    )
+    parser.add_argument(
+        "--audit", action="store_true", help="say whether the gradients that the program gets are right"
+    )
+    parser.add_argument(
+        "--audit-calls",
+        type=int,
+        default=10,
+        metavar="N",
+        help="with --audit: backward calls to compare (10)",
     )
     parser.add_argument("--report", metavar="OUT.json", help="write what was learned as JSON")
     parser.add_argument("--html", metavar="OUT.html", help="write what was learned as one HTML page")
@@ -57,4 +67,10 @@ def run(args: argparse.Namespace) -> int:
         paranoid=args.paranoid,
         budget=parse(args.budget),
     )
+    if args.audit:
+        from gradmend.running.audit import audit_program
+
+        if args.heal or args.audit_calls < 1:
+            raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")
+        return audit_program(options, args.audit_calls)
     return run_program(options)

@@ -1,0 +1,108 @@
+"""`gradmend run --audit`: the program as it is, and a verdict on its gradients."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gradmend.auditing import Audit, Leaf, Verdict
+from gradmend.running import launch, output
+from gradmend.running.runner import Options, _exit_code, _failed
+
+_MOST_ROWS = 40
+
+
+def audit_program(options: Options, calls: int) -> int:
+    """The program's own exit code, or 1 where a gradient is wrong."""
+    go = (launch.module if options.module else launch.script)(options.target, options.args)
+    said = False
+
+    def say(verdict: Verdict) -> None:
+        nonlocal said
+        said = True
+        print(words(verdict), file=sys.stderr, flush=True)
+
+    audit = Audit(calls, say, options.paranoid)
+    code = 0
+    with audit as verdict:
+        try:
+            go()
+        except SystemExit as leaving:
+            code = _exit_code(leaving)
+        except KeyboardInterrupt:
+            code = 130
+        except BaseException as error:
+            code = _failed(error, verdict.session, lambda: None)
+    if verdict.is_wrong:
+        verdict.session.outcome = "conflict"
+    verdict.session.stats["audit"] = as_json(verdict)
+    output.write(verdict.session, options.report, options.html)
+    if not said:
+        say(verdict)
+    return code or int(verdict.is_wrong)
+
+
+def words(verdict: Verdict) -> str:
+    from gradmend.watching import words_of
+
+    n = verdict.calls
+    calls = f"{n} backward call{'s' if n != 1 else ''}"
+    lines = []
+    if verdict.wrong:
+        total = len(verdict.leaves)
+        lines.append(
+            f"gradmend audit: YES, the gradient is wrong: {len(verdict.wrong)} of {total} tensors in {calls}"
+        )
+        lines += _table(sorted(verdict.wrong, key=lambda leaf: -leaf.worst))
+    elif verdict.stopped:
+        lines.append(f"gradmend audit: YES, the gradient is wrong in {len(verdict.stopped)} of {calls}")
+    elif verdict.unable:
+        lines.append(f"gradmend audit: can't tell: {verdict.unable[0][1]}")
+    elif n == 0:
+        lines.append("gradmend audit: can't tell: the program made no backward call")
+    else:
+        lines.append(f"gradmend audit: NO, the gradient is right: {len(verdict.leaves)} tensors in {calls}")
+    told: set[str] = set()
+    conflicts = [c for _, c in verdict.stopped] + [
+        c for c in verdict.session.conflicts if c.kind == "silent" and verdict.wrong
+    ]
+    for conflict in conflicts:
+        if conflict.message not in told and len(told) < 3:
+            told.add(conflict.message)
+            lines += ["", words_of(conflict)]
+    return "\n".join(lines)
+
+
+def _table(rows: list[Leaf]) -> list[str]:
+    width = max(len(r.name) for r in rows[:_MOST_ROWS])
+    lines = [
+        f"  {r.name:<{width}}  {r.shape!s:<12}  off by {_percent(r.worst)} of its largest entry, in {r.wrong} of {r.calls}"
+        for r in rows[:_MOST_ROWS]
+    ]
+    if len(rows) > _MOST_ROWS:
+        lines.append(f"  ... and {len(rows) - _MOST_ROWS} more")
+    return lines
+
+
+def _percent(gap: float) -> str:
+    return "more than all" if gap == float("inf") else f"{100 * gap:.3g}%"
+
+
+def as_json(verdict: Verdict) -> dict[str, object]:
+    return {
+        "wrong": verdict.is_wrong,
+        "calls": verdict.calls,
+        "leaves": [
+            {
+                "name": leaf.name,
+                "shape": list(leaf.shape),
+                "calls": leaf.calls,
+                "wrong": leaf.wrong,
+                "worst": leaf.worst if leaf.worst != float("inf") else None,
+            }
+            for leaf in verdict.leaves.values()
+        ],
+        "stopped": [c.rule for _, c in verdict.stopped],
+        "unable": [why for _, why in verdict.unable],
+        "pid": os.getpid(),
+    }
