@@ -68,7 +68,6 @@ ANY_LAYOUT: dict[str, Callable[[Any, Tensor], Any]] = {
     ),
     "linear": lambda A, X: F.linear(X.t(), A),
     "t": lambda A, X: A.t() @ G,
-    "T": lambda A, X: A.T @ G,
     "transpose": lambda A, X: A.transpose(0, 1) @ G,
     "sum": lambda A, X: A.sum(),
     "sum(0)": lambda A, X: A.sum(0),
@@ -86,6 +85,7 @@ ANY_LAYOUT: dict[str, Callable[[Any, Tensor], Any]] = {
     "slice": lambda A, X: A[1:3] @ X,
 }
 COO_ONLY: dict[str, Callable[[Any, Tensor], Any]] = {
+    "T": lambda A, X: A.T @ G,
     "coalesce": lambda A, X: (A.coalesce() if A.layout != torch.strided else A) @ X,
     "sparse.sum": lambda A, X: torch.sparse.sum(A, 0) if A.layout != torch.strided else A.sum(0),
     "cat": lambda A, X: torch.cat([A, A * 2]) @ X,

@@ -9,6 +9,7 @@ gradmend.sparse.patch()               # or for good
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,8 @@ from gradmend.sparse.patch import constructors, routes
 
 _depth = 0
 _before: list[tuple[Any, str, Any]] = []
+# Made once and kept: torch.jit remembers functions by id, and an id is given away with its owner's death.
+_made: dict[Any, Any] = {}
 _ABSENT = object()
 
 
@@ -60,17 +63,16 @@ def _replace(home: Any, name: str, made: Any) -> None:
 
 
 def _install() -> None:
-    made: dict[Any, Any] = {}
-    turn = TABLE[torch.Tensor.t]
+    # Not A.T and A.mT: torch.compile keeps what it finds of properties. torch's own are right to first order.
     for name in routes.NAMES:
         for home in _HOMES:
             original = getattr(home, name, None)
             op = TABLE.get(original)
             if original is None or op is None:
                 continue
-            if original not in made:
-                made[original] = _scriptable(original, routes.route(original, op, name))
-            _replace(home, name, made[original])
+            if original not in _made:
+                _made[original] = _scriptable(original, routes.route(original, op, name))
+            _replace(home, name, _made[original])
     own = {
         torch.sparse_csr: constructors.compressed(torch.sparse_csr_tensor, torch.sparse_csr),
         torch.sparse_csc: constructors.compressed(torch.sparse_csc_tensor, torch.sparse_csc),
@@ -79,9 +81,6 @@ def _install() -> None:
     _replace(torch, "sparse_coo_tensor", constructors.coo(torch.sparse_coo_tensor))
     _replace(torch, "sparse_csr_tensor", own[torch.sparse_csr])
     _replace(torch, "sparse_csc_tensor", own[torch.sparse_csc])
-    for name in ("T", "mT"):
-        turned = routes.route(getattr(torch.Tensor, name).__get__, turn, "t")
-        _replace(torch.Tensor, name, property(turned))
 
 
 def _scriptable(original: Any, made: Any) -> Any:
@@ -101,3 +100,7 @@ def _restore() -> None:
             delattr(home, name)
         else:
             setattr(home, name, value)
+    # If torch.compile first looked while torch was patched, it took our functions for torch's own.
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.clear_lru_cache()
