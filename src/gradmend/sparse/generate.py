@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import PatternError
-from gradmend.sparse.pattern import Pattern, check_size
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import check_size
 
 
 def random(

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradmend.sparse.errors import INT64_MAX, PatternError, too_large
-
-Size = tuple[int, ...]
-
-
-class Segments(NamedTuple):
-    """Entries grouped by some of their dimensions (row sums group by row, column sums by column)."""
-
-    ids: Tensor | None  # linear number of each group; None: every group 0..total-1, also the empty ones
-    ptr: Tensor  # [groups + 1], where each group starts in the grouped order
-    perm: Tensor | None  # grouped order -> canonical order; None: they are the same
-    seg: Tensor  # [nnz], the group of each entry in canonical order
-    total: int  # how many groups there are, empty ones included
-
-    @property
-    def groups(self) -> int:
-        return self.ptr.shape[0] - 1
+from gradmend.sparse.places import (
+    Size,
+    as_indices,
+    as_size,
+    aside,
+    bare,
+    check_bounds,
+    check_size,
+    linear,
+    pointers,
+    unlinear,
+)
+from gradmend.sparse.segments import Segments, group
 
 
 class Local(NamedTuple):
@@ -53,9 +48,9 @@ class Pattern:
             self._build(indices, size)
 
     def _build(self, indices: Any, size: Sequence[int] | None) -> None:
-        given = _as_indices(indices, size)
-        shape = _as_size(given, size)
-        _check_bounds(given, shape)
+        given = as_indices(indices, size)
+        shape = as_size(given, size)
+        check_bounds(given, shape)
         key = linear(given, shape)
         slot: Tensor | None = None
         if given.shape[1] > 1 and not bool((key[1:] > key[:-1]).all()):
@@ -395,142 +390,7 @@ class Pattern:
         return self  # immutable, and worth sharing
 
 
-@contextmanager
-def aside() -> Iterator[None]:
-    """What a pattern keeps outlives the transform or the inference mode it is first used in."""
-    if torch.compiler.is_compiling():
-        yield
-        return
-    with torch._C._DisableFuncTorch(), torch.inference_mode(False):
-        yield
-
-
-def bare(index: Tensor) -> Tensor:
-    """Places computed inside torch.func.grad come wrapped; they don't depend on what is differentiated."""
-    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
-        return index
-    while torch._C._functorch.is_gradtrackingtensor(index):
-        index = torch._C._functorch.get_unwrapped(index)
-    if torch._C._functorch.is_batchedtensor(index):
-        raise PatternError("the places of a sparse tensor can't differ from sample to sample of a vmap.")
-    return index
-
-
-def pointers(sorted_index: Tensor, n: int) -> Tensor:
-    """[n + 1]: where each of n rows starts."""
-    return torch._convert_indices_from_coo_to_csr(sorted_index, n)
-
-
 def _restore(indices: Tensor, size: Size, slot: Tensor | None) -> Pattern:
     made = Pattern.sorted(indices, size)
     made._slot = slot
     return made
-
-
-def group(pattern: Pattern, keep: tuple[int, ...]) -> Segments:
-    size = tuple(pattern.size[d] for d in keep)
-    total = math.prod(size)
-    index = pattern._indices
-    leading = keep == tuple(range(len(keep)))
-    if not keep:
-        key = torch.zeros(pattern.nnz, dtype=torch.int64, device=pattern.device)
-    else:
-        key = linear(index[list(keep)], size) if len(keep) > 1 else index[keep[0]]
-    perm: Tensor | None = None
-    ordered = key
-    if not leading:
-        ordered, perm = torch.sort(key, stable=True)
-    if total <= 4 * pattern.nnz + 1024:
-        ptr = pointers(ordered, total)
-        return Segments(None, ptr, perm, key, total)
-    if torch.compiler.is_compiling():
-        raise PatternError(
-            "a reduction over a pattern with far fewer entries than rows can't be planned inside "
-            "torch.compile: run it once outside (its plan is kept), or call it outside the compiled function."
-        )
-    ids, inverse, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
-    ptr = torch.zeros(ids.shape[0] + 1, dtype=torch.int64, device=pattern.device)
-    torch.cumsum(counts, 0, out=ptr[1:])
-    if perm is None:
-        seg = inverse
-    else:
-        seg = torch.empty_like(inverse)
-        seg[perm] = inverse
-    return Segments(ids, ptr, perm, seg, total)
-
-
-def linear(indices: Tensor, size: Size) -> Tensor:
-    """[dims, n] -> [n], row-major numbers."""
-    key = indices[0]
-    for axis, n in zip(indices[1:], size[1:], strict=True):
-        key = key * n + axis
-    return key
-
-
-def unlinear(keys: Tensor, size: Size) -> Tensor:
-    axes = []
-    for n in reversed(size[1:]):
-        axes.append(keys % n)
-        keys = keys // n
-    return torch.stack([keys, *reversed(axes)])
-
-
-def check_size(name: str, size: Size) -> None:
-    if math.prod(size) > INT64_MAX or any(n > INT64_MAX for n in size):
-        raise too_large(name, size)
-
-
-def _as_indices(indices: Any, size: Sequence[int] | None) -> Tensor:
-    if not isinstance(indices, Tensor):
-        indices = torch.as_tensor(indices)
-        if indices.numel() == 0 and not indices.dtype.is_complex:
-            indices = indices.long()
-    if indices.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
-        raise PatternError(
-            f"indices must be whole numbers (int64), not {indices.dtype}: convert them with .long()."
-        )
-    if indices.dim() == 3:
-        raise PatternError(
-            f"indices have the shape {tuple(indices.shape)}; one pattern is (dimensions, entries). For a batch "
-            f"that shares its places, give them once and let values be (batch, entries) with batch_dims=1; for "
-            f"places that differ, make the batch a first row of the indices, or use gradmend.sparse.block_diag."
-        )
-    if indices.dim() == 1 and indices.numel() == 0 and size is not None:
-        indices = indices.reshape(len(size), 0)
-    if indices.dim() != 2 or indices.shape[0] == 0:
-        raise PatternError(
-            f"indices have the shape {tuple(indices.shape)}; they must be (dimensions, entries), one row per "
-            f"dimension, as torch.sparse_coo_tensor takes them."
-        )
-    indices = indices.detach().to(torch.int64)
-    return indices.clone() if indices.is_inference() else indices
-
-
-def _as_size(indices: Tensor, size: Sequence[int] | None) -> Size:
-    if size is None:
-        if indices.shape[1] == 0:
-            raise PatternError("a pattern without entries needs its size: Pattern(indices, size).")
-        return tuple(int(n) + 1 for n in indices.amax(1))
-    shape = tuple(int(n) for n in size)
-    if len(shape) != indices.shape[0]:
-        raise PatternError(
-            f"indices name {indices.shape[0]} dimensions and the size {shape} has {len(shape)}: "
-            f"they must agree."
-        )
-    if any(n < 0 for n in shape):
-        raise PatternError(f"the size {shape} has a negative dimension.")
-    check_size("a sparse tensor", shape)
-    return shape
-
-
-def _check_bounds(indices: Tensor, size: Size) -> None:
-    if indices.shape[1] == 0:
-        return
-    limit = torch.tensor(size, device=indices.device)[:, None]
-    bad = (indices < 0) | (indices >= limit)
-    if bool(bad.any()):
-        dim, entry = (int(n) for n in bad.nonzero()[0])
-        raise PatternError(
-            f"entry {entry} has the index {int(indices[dim, entry])} in dimension {dim}, "
-            f"which goes from 0 to {size[dim] - 1}."
-        )

@@ -12,7 +12,8 @@ from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.dims import entries_back, entries_first
 from gradmend.sparse.functions.place import put
 from gradmend.sparse.functions.rebuild import only
-from gradmend.sparse.pattern import Pattern, check_size
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import check_size
 from gradmend.sparse.tensor import SparseTensor, make
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gradmend.sparse.errors import SparseError, dense_result
 from gradmend.sparse.functions.place import put
-from gradmend.sparse.pattern import Pattern, Segments
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor, make
 
 

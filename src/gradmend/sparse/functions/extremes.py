@@ -13,7 +13,7 @@ from gradmend.sparse.functions.dims import wrap
 from gradmend.sparse.functions.primitive import plain
 from gradmend.sparse.functions.reduce import Reduction
 from gradmend.sparse.functions.segment import extreme, lowest, segment_sum, spread, with_zeros
-from gradmend.sparse.pattern import linear
+from gradmend.sparse.places import linear
 from gradmend.sparse.tensor import SparseTensor
 
 

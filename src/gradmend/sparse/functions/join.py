@@ -13,7 +13,8 @@ from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.binary import spread
 from gradmend.sparse.functions.dims import split, wrap
 from gradmend.sparse.functions.shape import sparsify, unbatch, unsqueeze
-from gradmend.sparse.pattern import Pattern, check_size, linear
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import check_size, linear
 from gradmend.sparse.setops import union
 from gradmend.sparse.tensor import SparseTensor, make
 

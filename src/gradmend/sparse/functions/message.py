@@ -15,7 +15,7 @@ from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.dims import entries_first, hand_back, split, wrap
 from gradmend.sparse.functions.matmul import _agree, sparse_dense
 from gradmend.sparse.functions.segment import counts, extreme, lowest, segment_sum, spread
-from gradmend.sparse.pattern import Segments
+from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor, make
 
 

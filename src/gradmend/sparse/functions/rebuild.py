@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradmend.sparse.pattern import Pattern, Size, check_size, linear
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import Size, check_size, linear
 from gradmend.sparse.tensor import SparseTensor, make
 
 

@@ -31,7 +31,7 @@ from gradmend.sparse.functions.segment import (
     spread,
     with_zeros,
 )
-from gradmend.sparse.pattern import Segments
+from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradmend.sparse import kernels
 from gradmend.sparse.functions.place import in_place_is_fine
-from gradmend.sparse.pattern import Segments
+from gradmend.sparse.segments import Segments
 
 _LOW = (torch.bfloat16, torch.float16)
 _FEW = 1 << 14  # entries below which one scatter costs less than planning a pass over rows

@@ -12,7 +12,8 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.dims import entries_back, entries_first, split, wrap
 from gradmend.sparse.functions.rebuild import keep, rebuild
-from gradmend.sparse.pattern import Pattern, linear
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import linear
 from gradmend.sparse.setops import find
 from gradmend.sparse.tensor import SparseTensor
 

@@ -12,7 +12,8 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError, unsupported
 from gradmend.sparse.functions.dims import as_dims, split, wrap
 from gradmend.sparse.functions.rebuild import rebuild
-from gradmend.sparse.pattern import Pattern, check_size, unlinear
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import check_size, unlinear
 from gradmend.sparse.tensor import SparseTensor, make
 
 

@@ -12,7 +12,7 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.functions.dims import entries_back, entries_first, split, wrap
 from gradmend.sparse.functions.primitive import plain
 from gradmend.sparse.functions.segment import by_kernel, extreme, in_order, lowest, segment_sum, spread
-from gradmend.sparse.pattern import Segments
+from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor
 
 

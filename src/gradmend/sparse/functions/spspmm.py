@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.matmul import _agree
-from gradmend.sparse.pattern import Pattern, check_size
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import check_size
 from gradmend.sparse.tensor import SparseTensor, make
 
 
