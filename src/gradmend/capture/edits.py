@@ -23,6 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gradmend.capture.entries import Written
 from gradmend.capture.regions import Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.steps import Steps
 
 _storage_of = _Base.untyped_storage
 _detach = _Base.detach
@@ -234,6 +235,8 @@ def _alias_of(t: torch.Tensor) -> _Alias | None:
 
 def after(watched: list[Watched]) -> None:
     for one in watched:
+        if _storage_of(one.region).nbytes() < layout_of(one.region).hi:
+            continue  # the write shrank the storage: there is no value left to look at
         changed = _changed(one.old, one.region)
         if changed is None:
             continue
@@ -310,9 +313,12 @@ class Inside:
         self.inputs = inputs
         self.nodes = [t.grad_fn for t in inputs]
         self.numbers = [_numbers(t) for t in inputs]
-        self.versions = [t._version for t in inputs]
+        self.steps = Steps(inputs)
         self.since = next(_state.serial)
         self.leaves = len(_state.leaf_writes)
+
+    def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
+        self.steps.hear(op, targets)
 
     def unmarked(self) -> Written | None:
         """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
@@ -320,9 +326,7 @@ class Inside:
         leaves = _state.leaf_writes[self.leaves :]
         del _state.leaf_writes[self.leaves :]
         found: Written | None = None
-        for t, node, numbers, version in zip(
-            self.inputs, self.nodes, self.numbers, self.versions, strict=True
-        ):
+        for i, (t, node, numbers) in enumerate(zip(self.inputs, self.nodes, self.numbers, strict=True)):
             mine = [e for e in made if e.key[0] in numbers]
             if t.grad_fn is not node:  # marked dirty: the tensor's history is the Function's now
                 for edit in mine:
@@ -331,7 +335,7 @@ class Inside:
             writes = [e.written for e in mine] + [w for leaf, w in leaves if leaf is t]
             if writes:
                 found = found or writes[0]
-            elif t._version != version and not t.is_leaf:
+            elif self.steps.unseen(i) and not t.is_leaf:
                 found = found or Written(0, "", (), layout_of(physical(_detach(t))))
         return found
 
