@@ -26,13 +26,14 @@ class Teller:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.session = Session()
-        self._known: dict[Any, int] = {}
+        self.closed = False
+        self._known: dict[Any, list[int]] = {}  # -> its place in the session, how often, bytes kept
+        self._healing: dict[Any, list[int]] = {}  # the same lists, by the lines of Save and Write alone
 
     def __call__(self, finding: Finding | Fault) -> BaseException | None:
         if isinstance(finding, Fault):
             return self._stop(finding)
-        entry = finding.entry
-        first = finding.writes[0] if finding.writes else None
+        entry, first = finding.entry, finding.first
         key = (
             identity(entry.raw),
             identity(first.raw) if first else None,
@@ -40,18 +41,19 @@ class Teller:
             finding.harmful,
             finding.cause,
         )
-        at = self._known.get(key)
-        if at is None:
+        known = self._known.get(key)
+        if known is None:
             from gradmend.story.linking import link
 
-            conflict = link(finding)
-            self._known[key] = len(self.session.conflicts)
-            self.session.conflicts.append(conflict)
+            known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
+            self.session.conflicts.append(link(finding))
+            if finding.harmful and finding.cause == "write" and not isinstance(entry, Read):
+                self._healing[key[:2]] = known
         else:
-            conflict = self.session.conflicts[at]
-            conflict = self.session.conflicts[at] = replace(
-                conflict, times=conflict.times + 1, healed_bytes=conflict.healed_bytes + finding.kept
-            )
+            known[1] += 1
+            known[2] += finding.kept
+            if self.closed:
+                self.count()
         if not finding.harmful:
             return None
         # What a checkpointed region reads again is read where it lies: no old value can be put there.
@@ -61,7 +63,28 @@ class Teller:
                 self.session.outcome = "healed"
             return None
         self.session.outcome = "conflict"
+        self.count()
+        conflict = self.session.conflicts[self._known[key][0]]
         return ConflictError(words_of(conflict), conflict)
+
+    def healing(self, finding: Finding) -> bool:
+        """Whether this Save and this Write, by their lines, were judged and healed before: then only count it."""
+        first = finding.first
+        if not self._healing or first is None or self.closed:
+            return False
+        known = self._healing.get((identity(finding.entry.raw), identity(first.raw)))
+        if known is None:
+            return False
+        known[1] += 1
+        known[2] += finding.kept
+        return True
+
+    def count(self) -> None:
+        """Enter how often each conflict came; a loop finds thousands, so not each time."""
+        for at, times, kept in self._known.values():
+            conflict = self.session.conflicts[at]
+            bytes_ = kept if conflict.kind != "refused-but-right" else 0
+            self.session.conflicts[at] = replace(conflict, times=times, healed_bytes=bytes_)
 
     def _stop(self, fault: Fault) -> BaseException | None:
         """What no old value can heal: under either policy, the program stops here, save for a few."""
@@ -96,7 +119,8 @@ class Watching(ContextDecorator):
 
     def __enter__(self) -> Session:
         teller = Teller(self._policy)
-        scope = Scope(self._policy, teller, self._budget, self._paranoid)
+        known = teller.healing if self._policy == "heal" else None
+        scope = Scope(self._policy, teller, self._budget, self._paranoid, known)
         if self._budget is not None:
             allow_budgets()
         switch.arm()
@@ -111,7 +135,9 @@ class Watching(ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         recording.explain_forward(error)
-        scope, _ = self._open.pop()
+        scope, teller = self._open.pop()
+        teller.count()
+        teller.closed = True
         extras.disarm()
         recording.ignore_backwards()
         saves.close_scope(scope)

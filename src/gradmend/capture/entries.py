@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradmend.capture.regions import Layout, LayoutIndex, layout_of, physical
+from gradmend.capture.regions import Layout, LayoutIndex, layout_of
 from gradmend.capture.sites import Raw
 from gradmend.heal.undo import UndoLog
 
@@ -30,22 +30,15 @@ class Entry:
     no graph. The graph owns the Entry; when the graph lets go, the Entry's death frees what it needed.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_counter",
-        "_standing",
-        "escape",
-        "handle",
-        "layout",
-        "original",
-        "print",
-        "raw",
-        "scope",
-        "swaps",
-        "tick",
-        "timeline",
-        "version",
-    )
+    # Rare attributes are the class's until they are set: a Save is made for every tensor an op keeps.
+    timeline: Timeline | None = None
+    layout: Layout | None = None
+    original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
+    swaps: tuple[tuple[Written, torch.Tensor], ...] = ()  # Writes that put other memory under it, and that
+    print: int | None = None  # fingerprint of the saved bytes
+    escape: Raw | None = None  # where the memory was handed out beyond torch
+    _counter: Counter | None = None
+    _standing = 0
 
     def __init__(self, handle: torch.Tensor, version: int, tick: int, raw: Raw, scope: Scope) -> None:
         self.handle = handle
@@ -53,20 +46,14 @@ class Entry:
         self.tick = tick
         self.raw = raw
         self.scope = scope
-        self.timeline: Timeline | None = None
-        self.layout: Layout | None = None
-        self.original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
-        self.swaps: list[tuple[Written, torch.Tensor]] = []  # Writes that put other memory under it, and that
-        self.print: int | None = None  # fingerprint of the saved bytes
-        self.escape: Raw | None = None  # where the memory was handed out beyond torch
-        self._counter: Counter | None = None
-        self._standing = 0
 
     def __del__(self) -> None:
         timeline = self.timeline
         if timeline is not None:
             timeline.dead.append((timeline.key, self.tick, self.layout))
-            if timeline.undo.records:  # bytes wait to be freed; otherwise the next Save or Write tidies up
+            if (
+                timeline.counters
+            ):  # it was written, so memory waits to be freed; else the next Write tidies up
                 timeline.bury()
 
     def moved(self) -> bool:
@@ -165,7 +152,7 @@ class Timeline:
                 continue
             handle = entry.handle
             if entry.layout is None:
-                entry.layout = layout_of(physical(handle))
+                entry.layout = layout_of(handle)
                 self.index.add(entry.layout)
             for counter in self.counters:
                 if counter.carried_by(handle):

@@ -12,59 +12,21 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 
-from gradmend.capture import escapes, reads
+from gradmend.capture import escapes
 from gradmend.capture.entries import Death, Entry, Timeline, Written
-from gradmend.capture.faults import Fault
-from gradmend.capture.regions import Layout, layout_of, overlap, physical
+from gradmend.capture.regions import Layout, layout_of
 from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.verdict import Finding, Policy, Scope, judge
 from gradmend.errors import BudgetError
-from gradmend.heal.undo import Elements, UndoLog, same_bytes, take
-
-Policy = Literal["watch", "heal"]
+from gradmend.heal.undo import Elements, UndoLog, take
 
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
 
-
-@dataclass(slots=True)
-class Finding:
-    """A Save that PyTorch would refuse, or that has changed: the facts, before any words."""
-
-    entry: Entry
-    node: Any
-    slot: str | None
-    changed: bool  # its bytes differ from what they were, or nobody can tell
-    read: bool  # the node's backward reads this slot
-    moved: bool  # the version counter stepped: plain PyTorch would raise
-    cause: Literal["write", "swap", "foreign", "unknown"]
-    writes: list[Written]
-    backward: Raw
-    kept: int = 0
-
-    @property
-    def harmful(self) -> bool:
-        return self.changed and self.read
-
-
-class Scope:
-    """One watch() or heal(): its policy, and where findings go."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        tell: Callable[[Finding | Fault], BaseException | None],
-        budget: int | None = None,
-        paranoid: bool = False,
-    ) -> None:
-        self.policy = policy
-        self.tell = tell
-        self.budget = budget
-        self.paranoid = paranoid
+_MOST_DEAD = 512  # Saves buried at once; a Write buries them too
 
 
 Token = list[tuple[Timeline, Written, list[int]]]
@@ -82,7 +44,7 @@ class Ledger:
     # ------------------------------------------------------------------ Saves
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
-        if self.dead:
+        if len(self.dead) > _MOST_DEAD:
             self.bury()
         entry = kind(_detach(t), t._version, next(self._clock), raw, scope)
         entry.original = weakref.ref(t)
@@ -202,7 +164,7 @@ class Ledger:
         aliased: bool,
     ) -> tuple[Timeline, Written, list[int]]:
         timeline.settle()
-        layout = layout_of(physical(_detach(t)))
+        layout = layout_of(t)
         storage = _storage_of(t)
         if shift:
             layout = layout.shifted(shift)
@@ -243,7 +205,8 @@ class Ledger:
         grown = undo.nbytes
         with torch.no_grad():
             for region in regions:
-                undo.add(take(storage, written.tick, region, elements))
+                if aliased or not undo.hides(region, next(reversed(timeline.live), 0)):
+                    undo.add(take(storage, written.tick, region, elements))
         written.kept = undo.nbytes - grown
         budget = self._budget(timeline)
         if budget is not None:
@@ -303,12 +266,12 @@ class Ledger:
         mine = [] if found is None else [e for e in found[0].entries() if e.original and e.original() is t]
         if not mine:
             return _nothing
-        written = Written(next(self._clock), op, raw_here(2), layout_of(physical(_detach(t))), "metadata")
+        written = Written(next(self._clock), op, raw_here(2), layout_of(t), "metadata")
 
         def done() -> None:
             new = _detach(t)
             for entry in mine:
-                entry.swaps.append((written, new))
+                entry.swaps = (*entry.swaps, (written, new))
 
         return done
 
@@ -324,7 +287,7 @@ class Ledger:
         for entry in timeline.entries():
             if entry.print is None:
                 entry.escape = site
-                value = self._value(entry)
+                value = self.value(entry)
                 entry.print = escapes.fingerprint(entry.handle if value is None else value)
 
     def seal(self, scope: Scope) -> None:
@@ -332,7 +295,7 @@ class Ledger:
         for timeline in list(self.timelines.values()):
             for entry in timeline.entries():
                 if entry.scope is scope and entry.print is None:
-                    value = self._value(entry)
+                    value = self.value(entry)
                     entry.print = escapes.fingerprint(entry.handle if value is None else value)
 
     # ---------------------------------------------------------------- Verdict
@@ -347,80 +310,28 @@ class Ledger:
             and not entry.swaps
         ):
             return handle
-        return self._judge(entry)
+        return judge(self, entry)
 
-    def _value(self, entry: Entry) -> torch.Tensor | None:
-        """The saved bytes as they were, as a copy; None when no kept Write touched them."""
+    def value(self, entry: Entry, tick: int | None = None) -> torch.Tensor | None:
+        """The saved bytes as they were at the Save, or at `tick`, as a copy; None when no kept Write touched them."""
         timeline = entry.timeline
         if timeline is None or not timeline.undo.records:
             return None
-        with self._lock, torch.no_grad():
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.value(entry, tick)
+        with self._lock:
             if entry.layout is None:
                 timeline.settle()
             assert entry.layout is not None
             storage = _storage_of(entry.handle)
-            value = timeline.undo.value(storage, entry.layout, entry.tick, next(self._clock))
+            at = entry.tick if tick is None else tick
+            value = timeline.undo.value(storage, entry.layout, at, next(self._clock))
         if value is None:
             return None
         if entry.handle.is_neg():
             value = torch._neg_view(value)
         return value.conj() if entry.handle.is_conj() else value
-
-    def _judge(self, entry: Entry) -> torch.Tensor:
-        handle = entry.handle
-        value = self._value(entry)
-        gone = _shrunk(handle)
-        changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
-        cause: Literal["write", "swap", "foreign", "unknown"] = "write"
-        if entry.uncredited() or (gone and value is None):
-            cause, changed = "unknown", True
-        elif entry.print is not None and entry.print != escapes.fingerprint(
-            handle if value is None else value
-        ):
-            cause, changed = "foreign", True
-        moved = entry.moved()
-        if not (changed or moved or entry.swaps):
-            return handle
-        node = torch._C._current_autograd_node()
-        slot = reads.slot_of(node, entry) if node is not None else None
-        if (
-            not changed
-            and entry.swaps
-            and not _is_result(slot)
-            and not _same_tensor(entry.swaps[-1][1], handle)
-        ):
-            cause, changed = "swap", True
-        if not (changed or moved):
-            return handle
-        finding = Finding(
-            entry=entry,
-            node=node,
-            slot=slot,
-            changed=changed,
-            read=node is None or reads.is_read(node, slot),
-            moved=moved,
-            cause=cause,
-            writes=self._writes_on(entry, cause),
-            backward=raw_here(1),
-        )
-        finding.kept = sum(w.kept for w in finding.writes)
-        error = entry.scope.tell(finding)
-        if error is not None:
-            raise error
-        return handle if value is None or not changed else value
-
-    def _writes_on(self, entry: Entry, cause: str) -> list[Written]:
-        """The Writes to tell of, oldest first: those that met the Save, else those PyTorch refuses it for."""
-        if cause == "swap":
-            return [written for written, _ in entry.swaps]
-        timeline = entry.timeline
-        if timeline is None:
-            return []
-        later = [w for w in timeline.log if w.tick > entry.tick]
-        if entry.layout is None:
-            return later[:1]
-        met = [w for w in later if overlap(w.layout, entry.layout)]
-        return met or [w for w in later if w.moved]
 
 
 _any_budget = False
@@ -431,25 +342,8 @@ def allow_budgets() -> None:
     _any_budget = True
 
 
-def _shrunk(handle: torch.Tensor) -> bool:
-    """Its storage has become too small for it: reading it would leave the memory."""
-    try:
-        return _storage_of(handle).nbytes() < layout_of(physical(handle)).hi
-    except (RuntimeError, NotImplementedError):
-        return False
-
-
-def _is_result(slot: str | None) -> bool:
-    # PyTorch keeps a node's own output as another tensor, so other memory under the original is no harm.
-    return slot is not None and slot.startswith(("result", "output", "values", "indices"))
-
-
-def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and same_bytes(physical(_detach(a)), physical(b))
-
-
 def _nothing() -> None:
     pass
 
 
-__all__ = ["Elements", "Entry", "Finding", "Ledger", "Scope", "UndoLog", "Written", "allow_budgets"]
+__all__ = ["Elements", "Entry", "Finding", "Ledger", "Policy", "Scope", "UndoLog", "Written", "allow_budgets"]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+_set: Any = torch._C.TensorBase.set_  # not the name on torch.Tensor, which may be tapped
 
 # Effort after which an overlap of two strided regions counts as one. The bytes are compared later anyway.
 _MOST_WORK = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """A tensor's place in its storage: bounds in bytes, and the strided grid inside them."""
 
     lo: int
@@ -36,9 +36,8 @@ class Layout:
 
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """The tensor of this layout on another storage."""
-        return torch.empty(0, dtype=self.dtype, device=storage.device).set_(
-            storage, self.offset, self.shape, self.strides
-        )
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return _set(empty, storage, self.offset, self.shape, self.strides)
 
     def shifted(self, by: int) -> Layout:
         """The same grid, `by` bytes further down; `by` is a multiple of the item size."""

@@ -158,7 +158,7 @@ def arm() -> None:
         _armed += 1
         if _armed == 1:
             saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
-            _C._saved_tensors_hooks_disable = _disable
+            _C._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
             _C._saved_tensors_hooks_enable = _enable
 
 

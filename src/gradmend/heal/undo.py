@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch._C import TensorBase as Base
 
-from gradmend.capture.regions import Layout, LayoutIndex
+from gradmend.capture.regions import Layout, LayoutIndex, overlap
 
 # Past this many distinct regions to lay over each other, one shadow that moves back in time is cheaper.
 _FEW = 24
@@ -67,11 +66,11 @@ def _once(layout: Layout) -> Layout:
     if 0 not in layout.strides:
         return layout
     shape = tuple(n if stride else min(n, 1) for n, stride in zip(layout.shape, layout.strides, strict=True))
-    return replace(layout, shape=shape)
+    return layout._replace(shape=shape)
 
 
 def _bytes(storage: torch.UntypedStorage, lo: int, hi: int) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, lo, (hi - lo,), (1,))
+    return Base.set_(torch.empty(0, dtype=torch.uint8, device=storage.device), storage, lo, (hi - lo,), (1,))
 
 
 class Shadow:
@@ -108,23 +107,36 @@ class Shadow:
         return layout.shifted(-self._base).over(self._storage)
 
 
+def _tick(record: Record) -> int:
+    return record.tick
+
+
+def _within(inner: Layout, outer: Layout) -> bool:
+    return outer.lo <= inner.lo and inner.hi <= outer.hi and (inner.lo - outer.lo) % inner.dtype.itemsize == 0
+
+
 class UndoLog:
     """Every Record of one storage that a live Save may need."""
 
-    __slots__ = ("_index", "_series", "_shadow", "_ticks", "nbytes", "records")
+    __slots__ = ("_hi", "_index", "_lo", "_series", "_shadow", "_ticks", "_whole", "nbytes", "records")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.nbytes = 0
         self._ticks: list[int] = []
         self._series: dict[Layout, list[Record]] = {}  # oldest first
+        self._whole: dict[Layout, int] = {}  # the tick of the last Record of a whole region
         self._index = LayoutIndex()
         self._shadow: Shadow | None = None
+        self._lo, self._hi = 1 << 62, 0  # bounds of all Records
 
     def add(self, record: Record) -> None:
         self.records.append(record)
+        self._lo, self._hi = min(self._lo, record.layout.lo), max(self._hi, record.layout.hi)
         self._ticks.append(record.tick)
         self.nbytes += record.nbytes
+        if record.elements is None:
+            self._whole[record.layout] = record.tick
         series = self._series.get(record.layout)
         if series is None:
             self._series[record.layout] = [record]
@@ -139,30 +151,57 @@ class UndoLog:
             record.tick = new
         self._ticks[at:] = [new] * (len(self._ticks) - at)
 
+    def oldest_meeting(self, layout: Layout, tick: int) -> int | None:
+        """The tick of the first Record after `tick` that meets the region, if it is quickly found."""
+        ticks = []
+        for count, met in enumerate(self._index.meeting(layout)):
+            series = self._series[met]
+            at = bisect.bisect_right(series, tick, key=_tick)
+            if at < len(series):
+                ticks.append(series[at].tick)
+            if count == _FEW:
+                break
+        return min(ticks, default=None)
+
+    def hides(self, layout: Layout, newest: int) -> bool:
+        """Whether a Record of this very region, made since the newest Save, leaves nothing for another to serve."""
+        return self._whole.get(layout, -1) > newest
+
     def value(
         self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int
     ) -> torch.Tensor | None:
         """A copy of the region as it was at `tick`; None when no newer Record meets it."""
-        if not self._ticks or self._ticks[-1] <= tick:
+        newer = len(self._ticks) - bisect.bisect_right(self._ticks, tick)
+        if not newer:
             return None
-        needed: list[Record] = []
-        for met in self._index.meeting(layout):
-            needed += self._newer(met, tick)
-            if len(needed) > _FEW:
-                return self._by_shadow(storage, layout, tick, now)
+        if newer <= _FEW:
+            needed = [r for r in self.records[-newer:] if overlap(r.layout, layout)]
+        elif 2 * (layout.hi - layout.lo) > self._hi - self._lo:
+            return self._by_shadow(storage, layout, tick, now)
+        else:
+            needed = []
+            for met in self._index.meeting(layout):
+                needed += self._newer(met, tick)
+                if len(needed) > _FEW:
+                    return self._by_shadow(storage, layout, tick, now)
         if not needed:
             return None
+        needed.sort(key=_tick)
+        oldest = needed[0]
+        if oldest.elements is None and oldest.layout.dense and _within(layout, oldest.layout):
+            # It hides every newer one, and nobody writes to what it holds: no copy.
+            return layout.shifted(-oldest.layout.lo).over(Base.untyped_storage(oldest.old))
         # A strided or elementwise Record is laid whole, so the copy must hold all of it.
         lo = min([layout.lo, *(r.layout.lo for r in needed if r.elements or not r.layout.dense)])
         hi = max([layout.hi, *(r.layout.hi for r in needed if r.elements or not r.layout.dense)])
         shadow = Shadow(storage, lo, hi, now)
-        for record in sorted(needed, key=lambda r: -r.tick):
+        for record in reversed(needed):
             shadow.lay(record)
         return shadow.view(layout)
 
     def _newer(self, layout: Layout, tick: int) -> list[Record]:
         series = self._series[layout]
-        at = bisect.bisect_right(series, tick, key=lambda r: r.tick)
+        at = bisect.bisect_right(series, tick, key=_tick)
         newer = series[at:]
         # Of several whole Records of one region, the oldest hides the others.
         for i, record in enumerate(newer):
@@ -173,9 +212,8 @@ class UndoLog:
     def _by_shadow(self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int) -> torch.Tensor:
         shadow = self._shadow
         if shadow is None or shadow.tick < tick or not self._covers(shadow, layout):
-            lo = min(layout.lo, *(r.lo for r in self._series))
-            hi = max(layout.hi, *(r.hi for r in self._series))
-            shadow = self._shadow = Shadow(storage, lo, hi, now)
+            shadow = Shadow(storage, min(layout.lo, self._lo), max(layout.hi, self._hi), now)
+            self._shadow = shadow
         for at in range(bisect.bisect_right(self._ticks, shadow.tick) - 1, -1, -1):
             if self._ticks[at] <= tick:
                 break
@@ -205,7 +243,7 @@ class UndoLog:
                     before = record.tick
         if len(kept) == len(self.records):
             return
-        kept.sort(key=lambda r: r.tick)
+        kept.sort(key=_tick)
         self.__init__()  # type: ignore[misc]
         for record in kept:
             self.add(record)

@@ -48,9 +48,9 @@ def link(finding: Finding) -> Conflict:
         write_stack=first.site.frames if first else (),
         save_op=knowledge.op,
         slot=finding.slot,
-        saved_is_leaf=entry.handle.is_leaf and _is_leaf(entry),
+        saved_is_leaf=_is_leaf(entry),
         saved_is_output=finding.slot is not None and finding.slot in knowledge.results,
-        same_region=bool(finding.writes) and finding.writes[0].layout == entry.layout,
+        same_region=bool(finding.writes) and _covers(finding.writes[0].layout, entry.layout),
     )
     escape = resolve(entry.escape) if entry.escape else None
     culprits = _culprits(writes, finding, save, backward, escape)
@@ -70,8 +70,16 @@ def link(finding: Finding) -> Conflict:
 
 
 def _is_leaf(entry: Entry) -> bool:
+    """Whether it is a parameter, or a view of one: a Linear keeps its weight transposed."""
     original = entry.original() if entry.original else None
-    return original is not None and original.is_leaf and original.requires_grad
+    if original is None:
+        return False
+    base = original._base if original._is_view() and original._base is not None else original
+    return base.is_leaf and base.requires_grad
+
+
+def _covers(written: Layout, saved: Layout | None) -> bool:
+    return saved is not None and written.dense and written.lo <= saved.lo and saved.hi <= written.hi
 
 
 def _told(writes: Sequence[Written]) -> list[Written]:

@@ -31,6 +31,8 @@ def _frozen(key: Any) -> Any:
 
 def is_basic(key: Any) -> bool:
     """Indexing that makes a view: ints, slices, None, Ellipsis."""
+    if type(key) is int or type(key) is slice:
+        return True
     parts = key if isinstance(key, tuple) else (key,)
     return all(
         p is None or p is Ellipsis or isinstance(p, slice) or (isinstance(p, int) and not isinstance(p, bool))

@@ -22,6 +22,10 @@ listeners: list[Listener] = []
 compiling = torch.compiler.is_compiling
 _storage_of = torch._C.TensorBase.untyped_storage
 
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+# A subclass's __torch_function__ must not see us looking at its tensors.
+unheard = torch._C.DisableTorchFunctionSubclass
+
 
 # Empty while nobody would listen, no Save living and no recorder on: what every tap looks at first.
 awake = LEDGER.awake
@@ -64,6 +68,20 @@ def before(
     kwargs: Mapping[str, Any] | None = None,
     how: str = "data",
 ) -> Pending | None:
+    for t in targets:
+        if type(t) not in PLAIN:
+            with unheard():
+                return _before(op, targets, args, kwargs, how)
+    return _before(op, targets, args, kwargs, how)
+
+
+def _before(
+    op: str,
+    targets: Sequence[torch.Tensor],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    how: str,
+) -> Pending | None:
     token: Token | None = None
     aliased = bool(args) and how == "data" and torch.is_grad_enabled() and _aliased(targets, args)
     if _timelines or aliased:
@@ -89,6 +107,14 @@ def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
 
 
 def after(pending: Pending) -> None:
+    for t in pending.targets:
+        if type(t) not in PLAIN:
+            with unheard():
+                return _after(pending)
+    return _after(pending)
+
+
+def _after(pending: Pending) -> None:
     if pending.edits is not None:
         edits.after(pending.edits)
     if pending.token is not None:

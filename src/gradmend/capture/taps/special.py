@@ -10,7 +10,7 @@ import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture import edits, escapes
-from gradmend.capture.sites import _TORCH
+from gradmend.capture.sites import _OURS, _TORCH
 from gradmend.capture.taps import hub
 from gradmend.capture.taps.wrappers import Func, _dress, _gather
 
@@ -123,16 +123,16 @@ def _swapping(original: Func, op: str) -> Func:
     return _dress(tap, original)
 
 
-def _from_torch() -> bool:
-    """torch's own code looks at addresses and storages all the time; that hands nothing out."""
-    return sys._getframe(2).f_code.co_filename.startswith(_TORCH)
+def _from_inside() -> bool:
+    """torch's own code and ours look at addresses and storages all the time; that hands nothing out."""
+    return sys._getframe(2).f_code.co_filename.startswith((_TORCH, _OURS))
 
 
 def _escaping(original: Func, how: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         out = original(self, *args, **kwargs)
         # `numpy()` of another dtype or device, or with force=True, may be a copy: one mark too many is harmless.
-        if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_torch():
+        if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_inside():
             try:
                 hub.LEDGER.escaped(self, how)
             except (RuntimeError, NotImplementedError):

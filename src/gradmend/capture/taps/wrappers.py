@@ -16,7 +16,7 @@ Func = Callable[..., Any]
 _compiling, _awake, _before, _after = hub.compiling, hub.awake, hub.before, hub.after
 _Tensor = torch.Tensor
 _grad_enabled = torch.is_grad_enabled
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = hub.PLAIN
 
 
 def _dress(tap: Func, original: Func) -> Func:
@@ -57,12 +57,17 @@ def setitem(original: Func) -> Func:
     def tap(self: Any, key: Any, value: Any) -> None:
         if _compiling() or not _awake:
             return original(self, key, value)
+        if type(self) not in _PLAIN:  # a subclass may index as it likes: all of it may be written
+            pending = _before("__setitem__", (self,))
+            try:
+                return original(self, key, value)
+            finally:
+                if pending is not None:
+                    _after(pending)
         token, target = None, self
         if hub.LEDGER.timelines:
             some = None
             try:
-                if type(self) not in _PLAIN:
-                    raise TypeError  # a subclass may index as it likes: all of it may be written
                 if elements.is_basic(key):
                     target = view_of(detach(self), key)
                 else:

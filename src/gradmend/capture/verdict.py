@@ -1,0 +1,192 @@
+"""The verdict on a Save that backward asks for: unchanged, refused but right, or a conflict, and by what."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from gradmend.capture import escapes, reads
+from gradmend.capture.entries import Entry, Written
+from gradmend.capture.faults import Fault
+from gradmend.capture.regions import layout_of, overlap, physical
+from gradmend.capture.sites import Raw, raw_here
+from gradmend.heal.undo import same_bytes
+
+if TYPE_CHECKING:
+    from gradmend.capture.ledger import Ledger
+
+Policy = Literal["watch", "heal"]
+Cause = Literal["write", "swap", "foreign", "unknown"]
+
+_detach = torch._C.TensorBase.detach
+_storage_of = torch._C.TensorBase.untyped_storage
+_current_node = torch._C._current_autograd_node
+_MOST_REPLAYED = 32
+
+
+class Scope:
+    """One watch() or heal(): its policy, and where findings go."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        tell: Callable[[Finding | Fault], BaseException | None],
+        budget: int | None = None,
+        paranoid: bool = False,
+        known: Callable[[Finding], bool] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.tell = tell
+        self.known = known  # counts a finding of a kind that is being healed already; None: judge each
+        self.budget = budget
+        self.paranoid = paranoid
+
+
+class Finding:
+    """A Save that PyTorch would refuse, or that has changed: the facts, before any words.
+
+    A loop may find thousands of the same kind, so what only a story needs is looked up when it is asked for.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        entry: Entry,
+        slot: str | None,
+        *,
+        changed: bool,
+        read: bool,
+        moved: bool,
+        cause: Cause,
+    ) -> None:
+        self.entry = entry
+        self.slot = slot
+        self.changed = changed  # its bytes differ from what they were, or nobody can tell
+        self.read = read  # the node's backward reads this slot
+        self.moved = moved  # the version counter stepped: plain PyTorch would raise
+        self.cause = cause
+        self._ledger = ledger
+
+    @property
+    def harmful(self) -> bool:
+        return self.changed and self.read
+
+    @cached_property
+    def node(self) -> Any:
+        return _current_node()
+
+    @cached_property
+    def backward(self) -> Raw:
+        return raw_here(1)
+
+    @cached_property
+    def first(self) -> Written | None:
+        """The first Write to tell of, found fast."""
+        if self.cause == "swap":
+            return self.entry.swaps[0][0]
+        timeline, entry = self.entry.timeline, self.entry
+        if timeline is None or not timeline.log:
+            return None
+        log = timeline.log
+        tick = (
+            timeline.undo.oldest_meeting(entry.layout, entry.tick) if self.changed and entry.layout else None
+        )
+        at = bisect.bisect_left(log, entry.tick + 1 if tick is None else tick, key=lambda w: w.tick)
+        return log[at] if at < len(log) else None
+
+    @cached_property
+    def writes(self) -> list[Written]:
+        """The Writes to tell of: those that met the Save, else those PyTorch refuses it for. The one that first
+        changed its value comes first."""
+        entry = self.entry
+        if self.cause == "swap":
+            return [written for written, _ in entry.swaps]
+        if entry.timeline is None:
+            return []
+        later = [w for w in entry.timeline.log if w.tick > entry.tick]
+        if entry.layout is None:
+            return later[:1]
+        met = [w for w in later if overlap(w.layout, entry.layout)]
+        if not met:
+            return [w for w in later if w.moved]
+        at = self._first_change(met) if self.changed and self.cause == "write" else 0
+        return met[at:] + met[:at]
+
+    def _first_change(self, met: list[Written]) -> int:
+        entry = self.entry
+        saved = self._ledger.value(entry)
+        if saved is None or _shrunk(entry):
+            return 0
+        for at, written in enumerate(met[:_MOST_REPLAYED]):
+            after = self._ledger.value(entry, written.tick)
+            if not same_bytes(physical(saved), physical(entry.handle if after is None else after)):
+                return at
+        return 0
+
+    @property
+    def kept(self) -> int:
+        """Bytes that were kept for this Save."""
+        return self.first.kept if self.first is not None and self.changed else 0
+
+
+def judge(ledger: Ledger, entry: Entry) -> torch.Tensor:
+    """The value that backward shall have, or the exception that the policy raises."""
+    handle = entry.handle
+    value = ledger.value(entry)
+    known = entry.scope.known
+    if value is not None and known is not None and entry.print is None and not entry.uncredited():
+        finding = Finding(ledger, entry, None, changed=True, read=True, moved=True, cause="write")
+        if known(finding):
+            return value  # one more of a kind that was judged in full before, and is healed
+    gone = _shrunk(entry)
+    changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
+    moved = entry.moved()
+    cause: Cause = "write"
+    if entry.uncredited() or (gone and value is None):
+        cause, changed = "unknown", True
+    elif entry.print is not None and entry.print != escapes.fingerprint(handle if value is None else value):
+        cause, changed = "foreign", True
+    if not (changed or moved or entry.swaps):
+        return handle
+    slot, read = None, True
+    if changed or entry.swaps:
+        node = _current_node()
+        if node is not None:
+            slot = reads.slot_of(node, entry)
+            read = reads.is_read(node, slot, handle.device.type)
+        if (
+            not changed
+            and entry.swaps
+            and not _is_result(slot)
+            and not _same_tensor(entry.swaps[-1][1], handle)
+        ):
+            cause, changed = "swap", True
+        if not (changed or moved):
+            return handle
+    error = entry.scope.tell(
+        Finding(ledger, entry, slot, changed=changed, read=read, moved=moved, cause=cause)
+    )
+    if error is not None:
+        raise error
+    return handle if value is None or not changed else value
+
+
+def _shrunk(entry: Entry) -> bool:
+    """Its storage has become too small for it: reading it would leave the memory."""
+    if entry.timeline is None:
+        return False
+    layout = entry.layout or layout_of(entry.handle)
+    return _storage_of(entry.handle).nbytes() < layout.hi
+
+
+def _is_result(slot: str | None) -> bool:
+    # PyTorch keeps a node's own output as another tensor, so other memory under the original is no harm.
+    return slot is not None and slot.startswith(("result", "output", "values", "indices"))
+
+
+def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and same_bytes(physical(_detach(a)), physical(b))
