@@ -153,6 +153,9 @@ class UndoLog:
 
     def oldest_meeting(self, layout: Layout, tick: int) -> int | None:
         """The tick of the first Record after `tick` that meets the region, if it is quickly found."""
+        if len(self._series) == 1:
+            at = bisect.bisect_right(self._ticks, tick)
+            return self._ticks[at] if at < len(self._ticks) else None
         ticks = []
         for count, met in enumerate(self._index.meeting(layout)):
             series = self._series[met]
@@ -174,7 +177,11 @@ class UndoLog:
         newer = len(self._ticks) - bisect.bisect_right(self._ticks, tick)
         if not newer:
             return None
-        if newer <= _FEW:
+        if len(self._series) == 1:  # a whole tensor written again and again
+            needed = self._newer(self.records[-1].layout, tick)
+            if not overlap(self.records[-1].layout, layout):
+                return None
+        elif newer <= _FEW:
             needed = [r for r in self.records[-newer:] if overlap(r.layout, layout)]
         elif 2 * (layout.hi - layout.lo) > self._hi - self._lo:
             return self._by_shadow(storage, layout, tick, now)
