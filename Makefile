@@ -5,13 +5,26 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 JOBS   ?= 2
 
-.PHONY: demo test venv lint types check clean
+.PHONY: demo test test-ops bench tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
 
 test: $(READY)  ## Every test that needs no third-party models.
-	$(BIN)/python -m pytest -n $(JOBS) -m "not world and not ops"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not world and not ops"
+
+test-ops: $(READY)  ## PyTorch's whole op database as the oracle: tens of minutes.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m ops
+
+bench: $(READY)  ## Ratios to plain PyTorch and to peers, in one run each.
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/heal.py
+	$(BIN)/python benchmarks/sparse.py
+
+tables: $(READY)  ## What is generated and committed: slots that backward never reads, pages of rules, sparse ops.
+	$(BIN)/python tools/make_reads.py
+	$(BIN)/python tools/make_rule_docs.py
+	$(BIN)/python tools/sparse_table.py
 
 venv: $(READY)
 
