@@ -10,11 +10,7 @@ from importlib import import_module
 from gradmend.errors import UsageError
 
 # Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
-_COMMANDS = tuple(
-    c
-    for c in ("run", "explain", "saves", "fix", "report", "demo")
-    if __import__("importlib.util").util.find_spec(f"gradmend.cli.{c}")
-)
+_COMMANDS = ("run", "fix", "explain", "saves", "report", "demo")
 
 
 def build() -> argparse.ArgumentParser:
