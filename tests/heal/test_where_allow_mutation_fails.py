@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,8 @@ def test_an_optimizer_that_steps_before_backward(make: Any, form: dict[str, bool
 
 def test_tables_do_not_grow() -> None:
     sizes = []
+    gc.collect()
+    LEDGER.bury()
     others = len(LEDGER.timelines)
     with gradmend.heal():
         x = start()
