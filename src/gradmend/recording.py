@@ -10,7 +10,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from gradmend.capture import backwards, extras, recorder
+from gradmend.capture import backwards, extras, recorder, stepping
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached
 from gradmend.model import Conflict
@@ -36,7 +36,7 @@ def ignore_backwards() -> None:
 
 
 def _started(call: backwards.BackwardCall, roots: Any) -> None:
-    recorder.wake()
+    stepping.wake()
     extras.before_backward(call, roots)
 
 

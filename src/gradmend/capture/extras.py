@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradmend.capture import arrivals, branches, checkpoints, edits, functions, gradients, plain
+from gradmend.capture import arrivals, branches, checkpoints, edits, functions, gradients, plain, stepping
 from gradmend.capture.backwards import BackwardCall, Roots
 from gradmend.capture.taps import hub
 
@@ -20,6 +20,7 @@ def arm() -> None:
         return
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
+    stepping.arm()
     functions.arm()
     gradients.measure()
     gradients.arm()
@@ -32,6 +33,7 @@ def disarm() -> None:
     edits.disarm()
     if _armed:
         return
+    stepping.disarm()
     hub.awake.discard("edits")
     functions.disarm()
     gradients.disarm()

@@ -12,8 +12,8 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gradmend.capture import stepping
 from gradmend.capture.regions import layout_of
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
@@ -89,65 +89,37 @@ class Recorder:
         return [WriteRecord(call, at) for call in self.ring for at in range(len(call.addresses))]
 
 
-class _Steps:
-    """Turns the recorder's ear away while an optimizer steps, and records the step as one write."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._handles = [
-            register_optimizer_step_pre_hook(self._before),
-            register_optimizer_step_post_hook(self._after),
-        ]
-
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not any(
-            callable(a) for a in (*args[1:], *kwargs.values())
-        ):  # a closure runs the program's own code
-            hub.unlisten(self._recorder)
-
-    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.listen()
-        stepped = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        self._recorder(f"{type(optimizer).__name__}.step", stepped, "data")
-
-    def listen(self) -> None:
-        """A step that raised never told its end: every backward call listens again."""
-        if self._recorder not in hub.listeners:
-            hub.listen(self._recorder)
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+def _one_write(optimizer: Any) -> None:
+    """An optimizer has stepped: its parameters were written, from the line that called step()."""
+    params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if _running is not None:
+        _running(f"{type(optimizer).__name__}.step", params, "data")
 
 
-_running: tuple[Recorder, _Steps] | None = None
+_running: Recorder | None = None
 
 
 def start() -> Recorder:
     global _running
     if _running is None:
-        recorder = Recorder()
-        _running = recorder, _Steps(recorder)
-        hub.listen(recorder)
-    return _running[0]
+        _running = Recorder()
+        stepping.arm()
+        stepping.stepped.append(_one_write)
+        hub.listen(_running)
+    return _running
 
 
 def stop() -> None:
     global _running
     if _running is not None:
-        recorder, steps = _running
-        steps.remove()
-        hub.unlisten(recorder)
+        stepping.stepped.remove(_one_write)
+        stepping.disarm()
+        hub.unlisten(_running)
         _running = None
 
 
-def wake() -> None:
-    if _running is not None:
-        _running[1].listen()
-
-
 def current() -> Recorder | None:
-    return _running[0] if _running is not None else None
+    return _running
 
 
-__all__ = ["Recorder", "WriteRecord", "current", "start", "stop", "wake"]
+__all__ = ["Recorder", "WriteRecord", "current", "start", "stop"]
