@@ -20,6 +20,7 @@ from gradmend.rules.classify import classify
 from gradmend.story.failures import nodes
 from gradmend.story.failures.used_up import anomaly_site
 from gradmend.story.failures.versions import Mismatch, bare, knowledge_of, read
+from gradmend.story.holders import holder
 from gradmend.story.names import result_name, written_name
 
 _MOST_WRITES = 8
@@ -134,7 +135,7 @@ def _tell(
     mismatch: Mismatch, kept: Kept | None, records: Sequence[Record], how: How, at: Site | None
 ) -> Conflict:
     save = _save(mismatch, kept)
-    writes = _writes(records, mismatch)
+    writes = _writes(records, mismatch, holder(kept.tensor) if kept else None)
     backward = at.user if at else None
     first = writes[0] if writes else None
     known = knowledge_of(save.node) if save.node else None
@@ -173,18 +174,19 @@ def _save(mismatch: Mismatch, kept: Kept | None) -> Save:
         return Save(Site(), "", "", None, info)
     site = anomaly_site(kept.node) or Site()
     name = result_name(site.user) if kept.is_output and site.user else None
+    name = name or holder(kept.tensor)
     info = TensorInfo(mismatch.shape, mismatch.dtype, name)
     return Save(site, nodes.op_of(kept.node), str(kept.node.name()), kept.slot, info)
 
 
-def _writes(records: Sequence[Record], mismatch: Mismatch) -> tuple[Write, ...]:
+def _writes(records: Sequence[Record], mismatch: Mismatch, held: str | None) -> tuple[Write, ...]:
     told: dict[tuple[Frame | None, str], Write] = {}
     for record in records:
         site = resolve(record.raw)
         frame = site.user
         times = sum(1 for r in records if r.op == record.op and resolve(r.raw).user == frame)
-        name = written_name(frame, record.op) if frame else None
-        write = Write(site, record.op, TensorInfo(name=name, dtype=mismatch.dtype), times=times)
+        name = (written_name(frame, record.op) if frame else None) or held
+        write = Write(site, record.op, TensorInfo(mismatch.shape, mismatch.dtype, name), times=times)
         told.setdefault((frame, record.op), write)
     return tuple(told.values())[:_MOST_WRITES]
 
