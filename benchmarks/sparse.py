@@ -32,16 +32,18 @@ from typing import Any
 
 import torch
 from sparse_peers import PEERS, Skip, Step
-from sparse_problems import PROBLEMS, Problem
+from sparse_problems import PROBLEMS, Problem, uniform
 
 OURS = "gradmend"
 
 
-def build(problem: Problem) -> tuple[dict[str, Step], dict[str, str]]:
+def build(problem: Problem, only: list[str] | None) -> tuple[dict[str, Step], dict[str, str]]:
     """The peers that can take part in a row, and why the others can't."""
     steps, skipped = {}, {}
     reference: tuple[Any, ...] | None = None
     for name, make in PEERS[problem.kind].items():
+        if only and name != OURS and name not in only:
+            continue
         try:
             step = make(problem)
             found = step()
@@ -130,22 +132,17 @@ def peak_of(row: str, name: str) -> dict[str, Any]:
 
 
 def shrunk(p: Problem) -> Problem:
-    """The same work on the first entries: everything is loaded, nothing large is allocated."""
-    n = min(p.nnz, 20_000)
-    keep = slice(None, n)
-    made = Problem(
-        p.name, p.kind, p.rows, p.cols, p.index[:, keep], p.values[..., keep].clone(), p.X, p.G, p.batch
-    )
-    if p.kind == "product":
-        rows = int(made.index[0].max()) + 1
-        top = max(rows, 2000)
-        inside = (made.index < top).all(0)
-        made.index, made.values = made.index[:, inside].contiguous(), made.values[inside]
-        made.rows = made.cols = top
-        made.X, made.G = p.X[:top].clone(), p.G[:top].clone()
-    elif p.kind in ("softmax", "elementwise"):
-        made.G = p.G[keep].clone()
-    made.extra = p.extra
+    """The same work on few entries: everything is loaded and compiled, nothing large is allocated."""
+    n = min(p.rows, 3000)
+    index = uniform(n, n, 20_000)
+    values = torch.randn(*p.values.shape[:-1], index.shape[1])
+    made = Problem(p.name, p.kind, n, n, index, values, batch=p.batch)
+    if p.kind == "linear":
+        made.X = made.G = torch.randn(p.X.shape[0], n)
+    elif p.X is not None:
+        made.X = made.G = torch.randn(*p.X.shape[:-2], n, p.X.shape[-1])
+    else:
+        made.G = torch.randn(n if p.kind == "sum" else index.shape[1])
     return made
 
 
@@ -159,9 +156,9 @@ def measure_memory(row: str, names: list[str]) -> dict[str, Any]:
     return found
 
 
-def run_row(row: str, seconds: float, memory: bool, speed: float) -> dict[str, Any]:
+def run_row(row: str, seconds: float, memory: bool, speed: float, only: list[str] | None) -> dict[str, Any]:
     problem = PROBLEMS[row]()
-    steps, skipped = build(problem)
+    steps, skipped = build(problem, only)
     times = clock(steps, seconds)
     peers = {name: min(t) for name, t in times.items() if name != OURS}
     best = min(peers, key=lambda n: peers[n])
@@ -224,6 +221,7 @@ def main() -> None:
     )
     parser.add_argument("rows", nargs="*", help=f"some of: {', '.join(PROBLEMS)}")
     parser.add_argument("--seconds", type=float, default=10, help="of timing for each row")
+    parser.add_argument("--peers", nargs="+", help="only these, besides ours")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--plot")
@@ -241,7 +239,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, copy {speed / 1e9:.1f} GB/s")
     found = []
     for row in options.rows or PROBLEMS:
-        found.append(run_row(row, options.seconds, not options.no_memory, speed))
+        found.append(run_row(row, options.seconds, not options.no_memory, speed, options.peers))
         show(found[-1])
     if options.json:
         about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "copy_gb_s": speed / 1e9}

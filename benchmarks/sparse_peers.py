@@ -370,7 +370,7 @@ def jax_bcoo(p: Problem) -> Step:
     v, X, G = (jnp.asarray(t.numpy()) for t in (p.values, p.X, p.G))
 
     @jax.jit
-    def both(v: Any, X: Any, G: Any) -> Any:
+    def both(index: Any, v: Any, X: Any, G: Any) -> Any:
         def f(v: Any, X: Any) -> Any:
             A = sparse.BCOO((v, index), shape=p.size, indices_sorted=True, unique_indices=True)
             return A @ X
@@ -379,7 +379,7 @@ def jax_bcoo(p: Problem) -> Step:
         return (out, *pull(G))
 
     def step() -> tuple[Any, ...]:
-        found = jax.block_until_ready(both(v, X, G))
+        found = jax.block_until_ready(both(index, v, X, G))
         return tuple(torch.from_dlpack(t) for t in found)
 
     return step
