@@ -158,8 +158,8 @@ def alias(t: torch.Tensor) -> None:
             _key(node, owner),
             layout_of(physical(_detach(owner))),
         )
-    except (RuntimeError, NotImplementedError, AttributeError):
-        pass  # no memory of its own: sparse, wrapped
+    except (RuntimeError, NotImplementedError, AttributeError, ValueError):
+        pass  # no memory of its own: sparse, wrapped, a lazy module's parameter
 
 
 # ----------------------------------------------------------------------- writes
@@ -211,7 +211,7 @@ def before(
                 continue
             part = _detach(t if region is None else region)
             old = _Base.clone(part)
-        except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
             continue
         if found is None:
             found = []

@@ -124,7 +124,7 @@ class Ledger:
         try:
             storage = _storage_of(t)
             key = storage._cdata
-        except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
             return None
         timeline = self.timelines.get(key)
         if timeline is not None:
