@@ -45,6 +45,25 @@ def slices(count: int) -> Program:
     return run
 
 
+def scratch(count: int) -> Program:
+    """Rows of a wide scratch buffer without history, each used and then overwritten."""
+    base = torch.linspace(-1, 1, count * 250).view(count, 250)
+
+    def run(clones: bool) -> Gradient:
+        w = torch.ones(250, requires_grad=True)
+        b = base.clone()
+        total = torch.zeros(())
+        for i in range(count):
+            row = b[i].clone() if clones else b[i]
+            total = total + (row * w).sum()
+            b[i] = 0.0
+        total.backward()
+        assert w.grad is not None
+        return w.grad
+
+    return run
+
+
 def filled(count: int) -> Program:
     """A buffer filled row by row, each from the one before: no byte that backward needs is overwritten."""
     start = torch.linspace(-1, 1, 32)
@@ -111,13 +130,14 @@ def gan() -> Program:
         generator = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
         critic = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
         optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
-        frozen = {k: v.clone() for k, v in critic.named_parameters()} if clones else None
-        fake = generator(x)
-        judged = torch.func.functional_call(critic, frozen, (fake,)) if frozen else critic(fake)
-        optimizer.zero_grad()
-        (critic(x).mean() - critic(fake.detach()).mean()).backward()
-        optimizer.step()
-        judged.mean().backward()
+        for _ in range(20):
+            frozen = {k: v.clone() for k, v in critic.named_parameters()} if clones else None
+            fake = generator(x)
+            judged = torch.func.functional_call(critic, frozen, (fake,)) if frozen else critic(fake)
+            optimizer.zero_grad()
+            (critic(x).mean() - critic(fake.detach()).mean()).backward()
+            optimizer.step()
+            judged.mean().backward()
         grad = generator[0].weight.grad
         assert grad is not None
         return grad
@@ -166,10 +186,11 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "1,000 saves, each overwritten": per_op,
     "400 slices": lambda: slices(400),
     "4,000 slices": lambda: slices(4000),
+    "400 slices of a wide buffer": lambda: scratch(400),
     "400 rows, each from the last": lambda: filled(400),
     "RNN that fills a buffer": rnn,
     "2-D table, cell by cell": table,
-    "GAN step": gan,
+    "20 GAN steps": gan,
     "plain training loop": nothing_to_heal,
 }
 
@@ -199,7 +220,7 @@ def compare(name: str, make: Callable[[], Program], seconds: float) -> None:
     # Nothing to heal is measured against watch(), which the others would stop.
     names = ["clones by hand", "heal", "allow_mutation"] + (["watch"] if make is nothing_to_heal else [])
     taken: dict[str, list[float]] = {n: [] for n in names}
-    notes: dict[str, str] = {n: "" for n in names}
+    notes: dict[str, str] = dict.fromkeys(names, "")
     right = program(True)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(taken["heal"]) < 3:
