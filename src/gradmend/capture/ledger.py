@@ -260,6 +260,17 @@ class Ledger:
         timeline.undo.retick(written.tick, now)
         written.tick = now
 
+    def rewound(self, t: torch.Tensor, steps: int) -> None:
+        """The version counter of `t` was put back by so many steps."""
+        found = self._timeline_of(t) if steps else None
+        if found is None:
+            return
+        with self._lock:
+            for counter in found[0].counters:
+                if counter.carried_by(t):
+                    counter.credited -= steps
+                    counter.seen = t._version
+
     def swapped(self, t: torch.Tensor, op: str) -> Callable[[], None]:
         """`t` is about to get other memory (`t.data = new`, `t.set_`): Saves that are `t` itself lose theirs."""
         found = self._timeline_of(t)

@@ -6,6 +6,7 @@ import os
 import sys
 
 from gradmend.auditing import Audit, Leaf, Verdict
+from gradmend.integrations import torchrun
 from gradmend.running import launch, output
 from gradmend.running.runner import Options, _exit_code, _failed
 
@@ -36,7 +37,7 @@ def audit_program(options: Options, calls: int) -> int:
     if verdict.is_wrong:
         verdict.session.outcome = "conflict"
     verdict.session.stats["audit"] = as_json(verdict)
-    output.write(verdict.session, options.report, options.html)
+    output.write(verdict.session, torchrun.own_path(options.report), torchrun.own_path(options.html))
     if not said:
         say(verdict)
     return code or int(verdict.is_wrong)

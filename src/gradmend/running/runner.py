@@ -9,10 +9,15 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gradmend.errors import ConflictError, attached
+from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
 from gradmend.running import launch, output
+
+if TYPE_CHECKING:
+    from gradmend.watching import Watching
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -40,8 +45,26 @@ def run_program(options: Options) -> int:
 
     def finish() -> None:
         if os.getpid() == owner:  # a forked child has nothing to report of its parent
-            output.write(session, options.report, options.html)
+            output.write(session, torchrun.own_path(options.report), torchrun.own_path(options.html))
 
+    def cut_off() -> None:
+        if session.outcome == "clean":
+            session.outcome = "failed"
+            session.error = {
+                "type": "SIGTERM",
+                "message": "the launcher ended this rank",
+                "file": None,
+                "line": None,
+            }
+        finish()
+
+    with torchrun.last_words(cut_off):
+        return _run(go, watching, session, finish, owner)
+
+
+def _run(
+    go: Callable[[], None], watching: Watching, session: Session, finish: Callable[[], None], owner: int
+) -> int:
     plain_exit = os._exit
 
     def last_words(code: int) -> None:

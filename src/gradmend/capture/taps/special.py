@@ -46,6 +46,9 @@ def patches() -> Iterator[Any]:
     for name in ("copy_", "fill_", "resize_", "__setitem__", "byteswap"):
         if hasattr(torch.UntypedStorage, name):
             yield Patch(torch.UntypedStorage, name, _storage_write(getattr(torch.UntypedStorage, name), name))
+    from torch.autograd.grad_mode import _unsafe_preserve_version_counter as preserve
+
+    yield Patch(preserve, "__exit__", _rewinding(preserve.__exit__))
     yield from _collectives(Patch)
 
 
@@ -119,6 +122,21 @@ def _swapping(original: Func, op: str) -> Func:
                 hub.after(pending)
         done()
         return out
+
+    return _dress(tap, original)
+
+
+def _rewinding(original: Func) -> Func:
+    """DDP's buffer sync puts version counters back: the steps that its writes were credited with are gone."""
+
+    def tap(self: Any, *args: Any) -> None:
+        if hub.compiling() or not hub.awake:
+            return original(self, *args)
+        before = [t._version for t in self.tensors]
+        original(self, *args)
+        for t, version in zip(self.tensors, before, strict=True):
+            hub.LEDGER.rewound(t, version - t._version)
+        return None
 
     return _dress(tap, original)
 

@@ -1,0 +1,53 @@
+"""`gradmend report SESSION.json`: tell a saved session again, or the sessions of several ranks as one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from typing import Any
+
+from gradmend.errors import UsageError
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "report",
+        help="tell a saved session again, without running anything",
+        description="Tells again what `gradmend run --report OUT.json` found. Given the reports of several ranks "
+        "(OUT.rank*.json), tells each conflict once and says which ranks agree.",
+    )
+    parser.add_argument("sessions", nargs="+", metavar="SESSION.json")
+    parser.add_argument("--html", metavar="OUT.html", help="write it as one HTML page")
+    parser.add_argument("--json", metavar="OUT.json", help="write the merged session as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from gradmend.report.ranks import merged, rank_of
+    from gradmend.report.saved import read
+    from gradmend.running.output import write
+    from gradmend.watching import words_of
+
+    for out in (args.html, args.json):
+        folder = os.path.dirname(os.path.abspath(out)) if out else None
+        if folder and not os.path.isdir(folder):
+            raise UsageError(f"can't write {out}: there is no folder {folder}")
+    sessions = [(rank_of(path, i), read(path)) for i, path in enumerate(args.sessions)]
+    session = sessions[0][1] if len(sessions) == 1 else merged(sessions)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    for conflict in session.conflicts:
+        print(words_of(conflict, colour=colour, width=width) + "\n")
+    print(_summary(sessions, session))
+    write(session, args.json, args.html)
+    return 0
+
+
+def _summary(sessions: list[tuple[str, Any]], session: Any) -> str:
+    count = len(session.conflicts)
+    found = f"{count} conflict{'s' if count != 1 else ''}" if count else "no conflict"
+    if len(sessions) == 1:
+        return f"gradmend: {session.outcome}, {found}"
+    outcomes = ", ".join(f"rank {rank} {one.outcome}" for rank, one in sessions)
+    return f"gradmend: {found} on {len(sessions)} ranks ({outcomes})"

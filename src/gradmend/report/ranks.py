@@ -1,0 +1,69 @@
+"""The sessions of several ranks as one: each conflict once, with the ranks that saw it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gradmend.model import Conflict, Outcome, Session
+
+_RANK = re.compile(r"\.rank(\d+)\.[^.]*$")
+_WORST: tuple[Outcome, ...] = ("clean", "healed", "failed", "conflict")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    conflict: Conflict
+    ranks: tuple[str, ...]
+
+
+def rank_of(path: str, place: int) -> str:
+    """The rank in a report's name, else its place in the list."""
+    found = _RANK.search(os.path.basename(path))
+    return found[1] if found else str(place)
+
+
+def agree(sessions: Sequence[tuple[str, Session]]) -> list[Seen]:
+    """Conflicts of the same rule at the same lines are one, whoever met them."""
+    met: dict[object, tuple[Conflict, list[str]]] = {}
+    for rank, session in sessions:
+        for conflict in session.conflicts:
+            save, write = conflict.saved, conflict.writes[0] if conflict.writes else None
+            key = (
+                conflict.rule,
+                conflict.kind,
+                save.site.user if save else None,
+                write.site.user if write else None,
+                conflict.culprits[:1],
+                conflict.backward,
+            )
+            _, ranks = met.setdefault(key, (conflict, []))
+            if rank not in ranks:
+                ranks.append(rank)
+    return [Seen(c, tuple(r)) for c, r in met.values()]
+
+
+def merged(sessions: Sequence[tuple[str, Session]]) -> Session:
+    """One Session for all ranks; each conflict says which of them saw it."""
+    everybody = [rank for rank, _ in sessions]
+    conflicts = [
+        replace(s.conflict, notes=(told(s.ranks, everybody), *s.conflict.notes)) for s in agree(sessions)
+    ]
+    outcome: Outcome = max((s.outcome for _, s in sessions), key=_WORST.index, default="clean")
+    error = next((s.error for _, s in sessions if s.error), None)
+    return Session(outcome, conflicts, error, {"ranks": {r: s.outcome for r, s in sessions}})
+
+
+def told(ranks: Sequence[str], everybody: Sequence[str]) -> str:
+    missing = [r for r in everybody if r not in ranks]
+    if not missing:
+        return f"all {len(everybody)} ranks agree: each of them met this"
+    return f"{_say(ranks)} met this, {_say(missing)} did not"
+
+
+def _say(ranks: Sequence[str]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"

@@ -1,0 +1,88 @@
+"""A Session read back from its JSON: reported again without running anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gradmend.errors import UsageError
+from gradmend.model import SCHEMA, Conflict, Culprit, Edit, Fix, Frame, Save, Session, Site, TensorInfo, Write
+
+
+def read(path: str) -> Session:
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except OSError as error:
+        raise UsageError(f"can't read {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or "conflicts" not in data:
+        raise UsageError(
+            f"{path} is no session of this version of Gradmend (schema {SCHEMA}): `gradmend run --report` writes one"
+        )
+    try:
+        return from_json(data)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is a damaged session: {type(error).__name__} {error}") from None
+
+
+def from_json(data: dict[str, Any]) -> Session:
+    return Session(
+        outcome=data["outcome"],
+        conflicts=[_conflict(c) for c in data["conflicts"]],
+        error=data.get("error"),
+        stats=data.get("stats") or {},
+    )
+
+
+def _conflict(data: dict[str, Any]) -> Conflict:
+    saved, backward = data.get("saved"), data.get("backward")
+    return Conflict(
+        rule=data["rule"],
+        kind=data["kind"],
+        message=data["message"],
+        culprits=tuple(Culprit(**c) for c in data["culprits"]),
+        saved=_save(saved) if saved else None,
+        writes=tuple(_write(w) for w in data["writes"]),
+        backward=Frame(**backward) if backward else None,
+        healed_bytes=data.get("healed_bytes", 0),
+        times=data.get("times", 1),
+        why=data.get("why", ""),
+        notes=tuple(data.get("notes", ())),
+        help=tuple(data.get("help", ())),
+        fixes=tuple(
+            Fix(**{**f, "edits": tuple(Edit(**e) for e in f.get("edits", ()))}) for f in data.get("fixes", ())
+        ),
+    )
+
+
+def _site(data: dict[str, Any]) -> Site:
+    return Site(tuple(Frame(**f) for f in data.get("stack") or ()))
+
+
+def _tensor(data: dict[str, Any]) -> TensorInfo:
+    return TensorInfo(tuple(data["shape"]), data["dtype"], data["name"])
+
+
+def _save(data: dict[str, Any]) -> Save:
+    return Save(
+        _site(data),
+        data["op"],
+        data.get("node", ""),
+        data.get("slot"),
+        _tensor(data["tensor"]),
+        data.get("view"),
+    )
+
+
+def _write(data: dict[str, Any]) -> Write:
+    return Write(
+        _site(data),
+        data["op"],
+        _tensor(data["tensor"]),
+        data["how"],
+        data["quiet"],
+        data["times"],
+        data.get("view"),
+    )
