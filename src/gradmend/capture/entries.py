@@ -126,6 +126,10 @@ class Counter:
         return now > before
 
 
+# What a storage has until it is first written: most never are.
+_NO_INDEX, _NO_UNDO = LayoutIndex(), UndoLog()
+
+
 class Timeline:
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
@@ -137,15 +141,17 @@ class Timeline:
         self.bury = bury
         self.live: dict[int, weakref.ref[Entry]] = {}
         self.fresh: list[weakref.ref[Entry]] = []  # not yet indexed: most storages are never written
-        self.index = LayoutIndex()
+        self.index = _NO_INDEX
         self.counters: list[Counter] = []
-        self.undo = UndoLog()
+        self.undo = _NO_UNDO
         self.log: list[Written] = []
         self.last = -1  # the tick of the last Write
         self.deaths = 0
 
     def settle(self) -> None:
         """Index the Saves made since the last Write, and find the version counter of each."""
+        if self.undo is _NO_UNDO:
+            self.index, self.undo = LayoutIndex(), UndoLog()
         for ref in self.fresh:
             entry = ref()
             if entry is None:

@@ -22,7 +22,7 @@ Raw = tuple[Any, ...]
 
 # Deep enough for a user's line below nested modules (three frames a level) and a few callers above it.
 _MOST_FRAMES = 64
-_MOST_USER_FRAMES = 8
+_MOST_USER_FRAMES = 6
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
