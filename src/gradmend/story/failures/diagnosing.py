@@ -8,7 +8,7 @@ from typing import Any
 from gradmend.capture.backwards import BackwardCall
 from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
-from gradmend.story.failures import graphs, second_backward, writes
+from gradmend.story.failures import graphs, second_backward, sparse, writes
 from gradmend.story.failures.scene import Scene, site_of
 from gradmend.story.failures.used_up import CreationSite
 
@@ -28,15 +28,18 @@ def diagnose(
     `at` is where it was raised, when the traceback does not reach the user's line yet. `roots` are what
     backward was given, `history` the backward calls up to and with the failing one.
     """
-    if not isinstance(exc, RuntimeError) or isinstance(exc, GradmendError):
+    if not isinstance(exc, sparse.KINDS) or isinstance(exc, GradmendError):
         return None
     where = at if at is not None else site_of(exc)
     text = str(exc)
+    told = sparse.tell(exc, where, sure=True)
+    if told is not None or not isinstance(exc, RuntimeError):
+        return told
     if second_backward.PATTERN.search(text):
         if not roots and not history and not _in_backward(where):
             return _freed_access(where)
         return second_backward.diagnose(where, roots=roots, history=history, creation_site=creation_site)
-    return from_message(text, where)
+    return from_message(text, where) or sparse.tell(exc, where, sure=False)
 
 
 def from_message(text: str, where: Site) -> Conflict | None:
