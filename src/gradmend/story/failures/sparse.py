@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gradmend.model import Conflict, Culprit, Site
 from gradmend.sparse.stories import CAUSES, recognise
 
@@ -30,4 +32,6 @@ def rule_text(code: str) -> str | None:
     told = [c.story for c in CAUSES if c.story.rule == code.upper()]
     if not told:
         return None
-    return "\n".join(f"{s.rule} {s.title}\n\n{s.happened}\n\nInstead: {s.write}\n" for s in told)
+    # What a message fills in stands in angle brackets here.
+    text = "\n".join(f"{s.rule} {s.title}\n\n{s.happened}\n\nInstead: {s.write}\n" for s in told)
+    return re.sub(r"\{(\w+)\}", r"<\1>", text)
