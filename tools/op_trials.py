@@ -88,6 +88,7 @@ class _Program:
     def __init__(self, op: Any, sample: Any) -> None:
         self._op = op
         self._sample = sample
+        self._reached = 0  # tensors that the last attack on all of them overwrote
         given = (sample.input, sample.args, sample.kwargs)
         tensors = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
         if any(t.layout is not torch.strided for t in tensors):
@@ -147,8 +148,7 @@ class _Program:
     def _attack(self, target: str, way: str, value: int = 0) -> Callable[[Any, Any], None]:
         def attack(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
             if target == "all":
-                for t in (*inputs, *outputs):
-                    _overwrite(t, way, value)
+                self._reached = sum(_overwrite(t, way, value) for t in (*inputs, *outputs))
             else:
                 kind, _, number = target.partition(" ")
                 t = (inputs if kind == "input" else outputs)[int(number)]
@@ -187,7 +187,7 @@ class _Program:
             return None
         except (RuntimeError, IndexError):
             plain = "raises"
-        note = ""
+        note, reached = "", self._reached
         try:
             with gradmend.watch():
                 self.run(attack)
@@ -202,6 +202,8 @@ class _Program:
         except gradmend.ConflictError as error:
             heal = "stops"
             note = error.conflict.message
+        if self._reached != reached:
+            raise RuntimeError("a write that plain PyTorch allows fails under heal()")
         if target != "all" and way != "whole" and watch == "runs":
             reads = self.reads(target, 0, right, way)  # a part of it may lie outside what was saved
         return reads, plain, watch, heal, note
@@ -237,14 +239,15 @@ def _overwrite(t: torch.Tensor, way: str, value: int) -> bool:
     """Change every element that the way reaches; False when the tensor or the way does not allow it."""
     if t.numel() == 0 or (way == "slice" and t.dim() == 0):
         return False
-    new = _other(t, value)
-    if way == "slice":
-        return _write(t[:1], new[:1])
-    if way == "view":
-        return _write(_view(t), _view(new))
-    if way == "data":
-        return _write(t.data, new)
-    return _write(t, new)
+    try:
+        new = _other(t, value)
+        if way == "slice":
+            return _write(t[:1], new[:1])
+        if way == "view":
+            return _write(_view(t), _view(new))
+        return _write(t.data if way == "data" else t, new)
+    except RuntimeError:
+        return False  # one of several views of what was overwritten before: PyTorch forbids to touch it
 
 
 def _view(t: torch.Tensor) -> torch.Tensor:
@@ -263,10 +266,13 @@ def _other(t: torch.Tensor, value: int) -> torch.Tensor:
 
 
 def _write(target: torch.Tensor, new: torch.Tensor) -> bool:
-    for through, mode in ((target, nullcontext), (target, torch.no_grad), (target.detach(), torch.no_grad)):
+    for mode in (nullcontext, torch.no_grad, None):
         try:
-            with mode():
-                through.copy_(new)
+            if mode is None:
+                target.detach().copy_(new)
+            else:
+                with mode():
+                    target.copy_(new)
             return True
         except RuntimeError:
             continue  # a view of several outputs, an expanded tensor
