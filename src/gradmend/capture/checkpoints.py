@@ -353,6 +353,7 @@ def _generator(
 
 
 _plain_forward = _Function.forward
+_forward_slot = vars(_Function)["forward"]  # the staticmethod itself, to put back
 
 
 def _forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:
@@ -383,4 +384,4 @@ def arm() -> None:
 
 def disarm() -> None:
     _checkpoint._checkpoint_without_reentrant_generator = _plain_generator
-    _Function.forward = staticmethod(_plain_forward)
+    _Function.forward = _forward_slot

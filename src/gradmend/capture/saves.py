@@ -116,6 +116,13 @@ def _enter(self: saved_tensors_hooks) -> None:
     _C._push_saved_tensors_default_hooks(*_compose(self.pack_hook, self.unpack_hook))
 
 
+def _push() -> None:
+    """Ours on top. Hooks that were on before us go on working below: we must change nothing."""
+    outer = _C._top_saved_tensors_default_hooks(False)
+    _C._push_saved_tensors_default_hooks(*(_compose(*outer) if outer else (_pack, _unpack)))
+    _local.pushed = True
+
+
 # ------------------------------------------------------------------ torch.func
 
 
@@ -131,8 +138,7 @@ def _disable(message: str, *rest: Any) -> None:
         try:
             _plain_disable(message, *rest)
         except BaseException:
-            _C._push_saved_tensors_default_hooks(_pack, _unpack)
-            _local.pushed = True
+            _push()
             raise
         _local.aside = 1
         return
@@ -144,8 +150,7 @@ def _enable() -> None:
     if _local.aside:
         _local.aside = 0
         if _local.scopes:
-            _C._push_saved_tensors_default_hooks(_pack, _unpack)
-            _local.pushed = True
+            _push()
 
 
 _arming = threading.Lock()
@@ -175,14 +180,17 @@ def disarm() -> None:
 
 def open_scope(scope: Scope) -> None:
     _local.scopes.append(scope)
+    if not _C._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        _local.aside = 1  # inside torch.func nobody may enter hooks: PyTorch's own check stays on there
     if not _local.pushed and not _local.aside:
-        _C._push_saved_tensors_default_hooks(_pack, _unpack)
-        _local.pushed = True
+        _push()
 
 
 def close_scope(scope: Scope) -> None:
     if scope in _local.scopes:
         _local.scopes.remove(scope)
-    if not _local.scopes and _local.pushed:
-        _C._pop_saved_tensors_default_hooks()
-        _local.pushed = False
+    if not _local.scopes:
+        _local.aside = 0
+        if _local.pushed:
+            _C._pop_saved_tensors_default_hooks()
+            _local.pushed = False
