@@ -174,3 +174,14 @@ def test_second_backward():
         run()
     lines = [c.line for c in attached(caught.value).culprits]
     assert set(lines[:2]) == {_line(run, "# first"), _line(run, "# second")}
+
+
+def test_the_hook_for_uncaught_exceptions_goes_back():
+    import sys
+
+    gradmend.uninstall()
+    before = sys.excepthook
+    gradmend.install()
+    gradmend.uninstall()
+    assert sys.excepthook is before
+    gradmend.install()
