@@ -43,6 +43,9 @@ def unlisten(listener: Listener) -> None:
         awake.discard("listeners")
 
 
+_NONE: Mapping[str, Any] = {}
+
+
 class Pending:
     __slots__ = ("edits", "how", "op", "targets", "token")
 
@@ -112,6 +115,21 @@ def after(pending: Pending) -> None:
             with unheard():
                 return _after(pending)
     return _after(pending)
+
+
+def carry(
+    pending: Pending | None,
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] = _NONE,
+) -> Any:
+    """The write itself, and then what is to be entered of it, also when it raised."""
+    if pending is None:
+        return original(*args, **kwargs)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        after(pending)
 
 
 def _after(pending: Pending) -> None:

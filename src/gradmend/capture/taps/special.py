@@ -180,12 +180,7 @@ def _storage_write(original: Func, name: str) -> Func:
         if hub.compiling() or not hub.awake or self.device.type != "cpu":
             return original(self, *args, **kwargs)
         whole = torch.empty(0, dtype=torch.uint8).set_(self, 0, (self.nbytes(),), (1,))
-        pending = hub.before(f"storage.{name}", (whole,))
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            if pending is not None:
-                hub.after(pending)
+        return hub.carry(hub.before(f"storage.{name}", (whole,)), original, (self, *args), kwargs)
 
     return _dress(tap, original)
 
@@ -231,11 +226,6 @@ def _collective(original: Func, name: str, fills: tuple[tuple[int, str], ...]) -
         targets: list[torch.Tensor] = []
         for position, key in fills:
             _gather(args[position] if len(args) > position else kwargs.get(key), targets)
-        pending = hub.before(f"dist.{name}", targets)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            if pending is not None:
-                hub.after(pending)
+        return hub.carry(hub.before(f"dist.{name}", targets), original, args, kwargs)
 
     return _dress(tap, original)

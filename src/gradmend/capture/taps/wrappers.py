@@ -13,7 +13,7 @@ from gradmend.capture.taps import elements, hub
 from gradmend.capture.taps.schemas import METADATA, Writes
 
 Func = Callable[..., Any]
-_compiling, _awake, _before, _after = hub.compiling, hub.awake, hub.before, hub.after
+_compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.carry
 _Tensor = torch.Tensor
 _grad_enabled = torch.is_grad_enabled
 _PLAIN = hub.PLAIN
@@ -38,13 +38,7 @@ def method(original: Func, op: str) -> Func:
         # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
         if _compiling() or not (_awake or (args and _grad_enabled())) or not isinstance(self, _Tensor):
             return original(self, *args, **kwargs)
-        pending = _before(op, (self,), args, kwargs, how)
-        if pending is None:
-            return original(self, *args, **kwargs)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _after(pending)
+        return _carry(_before(op, (self,), args, kwargs, how), original, (self, *args), kwargs)
 
     return _dress(tap, original)
 
@@ -58,12 +52,8 @@ def setitem(original: Func) -> Func:
         if _compiling() or not _awake:
             return original(self, key, value)
         if type(self) not in _PLAIN:  # a subclass may index as it likes: all of it may be written
-            pending = _before("__setitem__", (self,))
-            try:
-                return original(self, key, value)
-            finally:
-                if pending is not None:
-                    _after(pending)
+            _carry(_before("__setitem__", (self,)), original, (self, key, value))
+            return
         token, target = None, self
         if hub.LEDGER.timelines:
             some = None
@@ -77,12 +67,10 @@ def setitem(original: Func) -> Func:
                 pass  # PyTorch will say what is wrong with the key
             token = hub.LEDGER.before("__setitem__", (target,), some)
         edited = edits.before("__setitem__", (self,), region=None if target is self else target)
-        if token is None and edited is None and not hub.listeners:
-            return original(self, key, value)
-        try:
-            return original(self, key, value)
-        finally:
-            _after(hub.Pending("__setitem__", (target,), token, "data", edited))
+        pending = None
+        if token is not None or edited is not None or hub.listeners:
+            pending = hub.Pending("__setitem__", (target,), token, "data", edited)
+        _carry(pending, original, (self, key, value))
 
     return _dress(tap, original)
 
@@ -95,13 +83,7 @@ def out_function(original: Func, op: str) -> Func:
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs["out"], targets)
-        pending = _before(f"{op}(out=)", targets)
-        if pending is None:
-            return original(*args, **kwargs)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _after(pending)
+        return _carry(_before(f"{op}(out=)", targets), original, args, kwargs)
 
     return _dress(tap, original)
 
@@ -123,13 +105,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
-        pending = _before(op, targets, args[1:], kwargs, how)
-        if pending is None:
-            return original(*args, **kwargs)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _after(pending)
+        return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
     return _dress(tap, original)
 
@@ -163,12 +139,7 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
         for name in writes.outs:
             _gather(kwargs.get(name), targets)
-        pending = _before(op, targets, args[1:], kwargs, "metadata" if op in METADATA else "data")
-        if pending is None:
-            return original(self, *args, **kwargs)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            _after(pending)
+        how = "metadata" if op in METADATA else "data"
+        return _carry(_before(op, targets, args[1:], kwargs, how), original, (self, *args), kwargs)
 
     return tap
