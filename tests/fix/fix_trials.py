@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from gradmend.fix.proof.runs import Runner
@@ -14,11 +11,11 @@ from gradmend.fix.proof.runs import Runner
 Make = Callable[..., Runner]
 
 
-def printed(script: Path) -> Any:
-    """The last JSON line that a script prints under plain PyTorch; None if it fails."""
-    run = subprocess.run([sys.executable, script.name], cwd=script.parent, capture_output=True, text=True)
+def printed(runner: Runner) -> list[float]:
+    """The numbers in the last JSON line that a program prints under plain PyTorch; none if it fails."""
+    run = runner.run({}, "plain")
     lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if run.returncode == 0 and lines else None
+    return numbers(json.loads(lines[-1])) if run.outcome == "finished" and lines else []
 
 
 def numbers(value: Any) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fix_trials import numbers, printed
+from fix_trials import Make, printed
 
 from gradmend.fix.plan import Plan
 
@@ -17,15 +17,13 @@ RIGHT = {"safe_looking_dangerous"}
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in AMBIGUOUS | RIGHT])
-def test_fixed(name: str, plan: Callable[[str], Plan], tmp_path: Path) -> None:
+def test_fixed(name: str, plan: Callable[[str], Plan], runner: Make, tmp_path: Path) -> None:
     found = plan((PROGRAMS / f"{name}.bad.py").read_text())
     tried = [(t.candidate.title, t.verdict.why) for t in found.tried]
     assert found.status == "proven", (found.message, tried)
-    fixed = tmp_path / "fixed.py"
-    fixed.write_text(found.sources[str(tmp_path / "main.py")])
-    wanted = printed(PROGRAMS / f"{name}.good.py")
-    assert wanted is not None
-    assert numbers(printed(fixed)) == pytest.approx(numbers(wanted), rel=1e-4, abs=1e-5)
+    fixed = printed(runner(found.sources[str(tmp_path / "main.py")]))
+    wanted = printed(runner((PROGRAMS / f"{name}.good.py").read_text()))
+    assert wanted and fixed == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(RIGHT))

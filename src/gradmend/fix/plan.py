@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradmend.errors import UsageError
-from gradmend.fix import diagnose
+from gradmend.fix import blind, diagnose
 from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts
 from gradmend.fix.proof.compare import Verdict, compare, same_words
@@ -68,6 +68,7 @@ class Planner:
         self.texts: dict[str, Text] = {}
         self.tried: list[Tried] = []
         self.ambiguous = ""
+        self.suspects: list[Facts] = []  # where no ledger saw the write
 
     def plan(self) -> Plan:
         self.tell("running the program under plain PyTorch")
@@ -80,12 +81,14 @@ class Planner:
         healed = self.runner.run({}, "heal")
         known = diagnose.facts_of(plain, healed)
         conflicts = healed.extra.get("conflicts", [])
+        project = Project({f: t.text for f, t in self.texts.items()})
+        if not known and plain.ran and blind.checkpoints(project):
+            return self._blind(plain, project)
         if not known:
             if plain.ran:
-                return Plan("clean", "nothing to fix: plain PyTorch computes the right gradient")
+                return Plan("clean", "nothing to fix: no conflict found")
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
         judge = self._judge(plain, healed, known)
-        project = Project({f: t.text for f, t in self.texts.items()})
         if isinstance(judge, str):
             return self._unproven(judge, project, known[0], conflicts)
         if plain.ran and judge.final(plain, {}).same:
@@ -93,6 +96,24 @@ class Planner:
         found = self._search(judge, project, plain, healed)
         found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
         found.basis, found.facts = judge.basis, known[0]
+        return found
+
+    def _blind(self, plain: Run, project: Project) -> Plan:
+        """No conflict seen, but part of the program is out of sight: ask the differences."""
+        suspects = blind.facts_of(project)
+        judge = self._differences(plain) if suspects else "nothing is written in place"
+        if isinstance(judge, str):
+            return Plan("clean", f"no conflict found; the checkpointed part could not be checked: {judge}")
+        if judge.final(plain, {}).same:
+            return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
+        self.suspects = suspects
+        found = self._search(judge, project, plain, Run("finished"))
+        found.original, found.tried, found.basis, found.facts = (
+            self.texts,
+            self.tried,
+            judge.basis,
+            suspects[0],
+        )
         return found
 
     def _unproven(self, why: str, project: Project, facts: Facts, conflicts: list[dict[str, Any]]) -> Plan:
@@ -225,10 +246,12 @@ class Planner:
             return None
         second_best: tuple[list[Candidate], Verdict] | None = None
         steps = 0
-        for facts in diagnose.facts_of(plain, healed)[:3]:
+        for facts in self.suspects or diagnose.facts_of(plain, healed)[:3]:
             for candidate in propose(project, facts)[:_TRIALS]:
                 if time.monotonic() > self.until:
                     return second_best
+                if candidate.kind == "no_grad" and judge.basis != "update":
+                    continue  # would cut what is part of the forward
                 self.tell(candidate.title)
                 edited = project.edited(candidate.sources)
                 sources = self._bytes(edited)

@@ -28,12 +28,19 @@ class Nudge(TorchDispatchMode):
     """Moves leaves by `step` along the direction of `seed` (one leaf only, if given) and replays stops."""
 
     def __init__(
-        self, step: float, seed: int, only: int | None, tape: str | None, replay: bool, forgive: Any
+        self,
+        step: float,
+        seed: int,
+        only: str | None,
+        tape: str | None,
+        replay: bool,
+        forgive: Any,
+        parameters: dict[int, tuple[int, torch.Tensor]],
     ) -> None:
         super().__init__()
         self.step, self.seed, self.only = step, seed, only
-        self.leaves: dict[int, tuple[int, torch.Tensor]] = {}
-        self.directions: list[np.ndarray[Any, Any]] = []
+        self.leaves: dict[int, tuple[str, torch.Tensor]] = {}
+        self.parameters = parameters
         self.path, self.replay = tape, replay
         self.tape: list[Any] = []
         self.cursor = 0
@@ -67,12 +74,13 @@ class Nudge(TorchDispatchMode):
             return
         if id(tensor) in self.leaves or not tensor.is_floating_point():
             return
-        order = len(self.leaves)
-        self.leaves[id(tensor)] = (order, tensor)
-        direction = np.random.default_rng([self.seed, order]).standard_normal(tuple(tensor.shape))
-        if self.only is not None and order != self.only:
-            direction = direction * 0
-        self.directions.append(direction)
+        known = self.parameters.get(id(tensor))
+        others = sum(not name.startswith("parameter") for name, _ in self.leaves.values())
+        name = f"parameter {known[0]}" if known is not None else f"leaf {others}"
+        self.leaves[id(tensor)] = (name, tensor)
+        if self.only is not None and name != self.only:
+            return
+        direction = way(self.seed, name, tuple(tensor.shape))
         with torch.no_grad():
             tensor.data.add_(torch.from_numpy(np.asarray(direction)).reshape(tensor.shape), alpha=self.step)
 
@@ -143,6 +151,11 @@ class Nudge(TorchDispatchMode):
         if self.path and not self.replay:
             with open(self.path, "wb") as file:
                 pickle.dump(self.tape, file)
+
+
+def way(seed: int, name: str, shape: tuple[int, ...]) -> Any:
+    """The direction in which a leaf is moved: the same in every process."""
+    return np.random.default_rng([seed, *name.encode()]).standard_normal(shape)
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

@@ -25,21 +25,26 @@ class Forgive(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except RuntimeError as why:
-            message = str(why)
-            if not refused(message):
+            if not refused(str(why)):
                 raise
-        name = getattr(func, "__name__", "")
-        if name == "detach_":
+        if getattr(func, "__name__", "") == "detach_":
             return self.detached(args[0])
-        if SHARED in message:
-            # An expanded tensor: write to memory of its own, as a new tensor would have.
-            args[0].data = args[0].data.clone(memory_format=torch.contiguous_format)
         self.quiet = True
         try:
             with torch.no_grad():
-                return func(*args, **kwargs)
+                return self._written(func, args, kwargs)
         finally:
             self.quiet = False
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as why:
+            if SHARED not in str(why):
+                raise
+        # An expanded tensor: write to memory of its own, as a new tensor would have.
+        args[0].data = args[0].data.clone(memory_format=torch.contiguous_format)
+        return func(*args, **kwargs)
 
     def detached(self, tensor: torch.Tensor) -> torch.Tensor:
         """`detach_()` of a view: from here on the object is a constant with the same values."""

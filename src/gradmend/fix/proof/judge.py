@@ -35,8 +35,8 @@ class Slopes:
     """How the loss of the first backward call moves along each direction: (seed, leaf or None) -> slope."""
 
     loss: float
-    leaves: list[list[int]]
-    slopes: dict[tuple[int, int | None], float]
+    leaves: dict[str, list[int]]
+    slopes: dict[tuple[int, str | None], float]
 
 
 class Judge:
@@ -78,14 +78,14 @@ class Judge:
             return Verdict(False, why="its forward uses other leaves")
         if abs(said.extra["loss"] - self.slopes.loss) > 1e-9 * max(1.0, abs(self.slopes.loss)):
             return Verdict(False, why="it changes the loss")
-        given: dict[tuple[int, int], float] = said.extra["slopes"]
+        given: dict[tuple[int, str], float] = said.extra["slopes"]
         for (seed, only), moved in self.slopes.slopes.items():
-            orders = range(len(self.slopes.leaves)) if only is None else [only]
-            claimed = sum(given.get((seed, o), 0.0) for o in orders)
-            size = sum(abs(given.get((seed, o), 0.0)) for o in orders)
+            moving = list(self.slopes.leaves) if only is None else [only]
+            claimed = sum(given.get((seed, name), 0.0) for name in moving)
+            size = sum(abs(given.get((seed, name), 0.0)) for name in moving)
             gap = abs(claimed - moved)
             if gap > 1e-5 * max(size, abs(moved)) + 1e-8:
-                who = "all leaves together" if only is None else said.extra["names"].get(only, f"leaf {only}")
+                who = "all leaves together" if only is None else said.extra["names"].get(only, only)
                 share = 100 * gap / max(abs(moved), 1e-12)
                 return Verdict(False, why=f"the gradient of {who} is {share:.3g}% off the differences")
         if self.plain.ran or self.plain.calls:
@@ -106,9 +106,9 @@ def measure(runner: Runner, sources: Sources, doors: bool = False) -> Slopes | s
             "the loss is not computed in float64" if not base.extra["float64"] else "it calls autograd.grad"
         )
     leaves = base.extra["leaves"]
-    ways: list[tuple[int, int | None]] = [(seed, None) for seed in _SEEDS]
-    ways += [(_SEEDS[0], order) for order in range(min(len(leaves), _LEAVES))]
-    found: dict[tuple[int, int | None], float] = {}
+    ways: list[tuple[int, str | None]] = [(seed, None) for seed in _SEEDS]
+    ways += [(_SEEDS[0], name) for name in list(leaves)[:_LEAVES]]
+    found: dict[tuple[int, str | None], float] = {}
     for seed, only in ways:
         steps = _STEPS if only is None else _STEPS[:1]
         slope = _slope(runner, sources, tape, seed, only, doors, steps)
@@ -123,7 +123,7 @@ def _slope(
     sources: Sources,
     tape: str,
     seed: int,
-    only: int | None,
+    only: str | None,
     doors: bool,
     steps: tuple[float, ...],
 ) -> float | str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from gradmend.fix.proof.differences import Nudge, in_float64
+from gradmend.fix.proof.differences import Nudge, in_float64, way
 from gradmend.fix.proof.forgive import Forgive
 from gradmend.fix.proof.record import Enough, Recorder, _leaves
 
@@ -24,6 +23,7 @@ def enter(
         request.get("tape"),
         request.get("replay", False),
         forgive,
+        recorder.parameters,
     )
     nudge.open_doors = request.get("doors", False)
     if forgive is not None:
@@ -39,25 +39,24 @@ def enter(
     def engine(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         nudge.over = True
         extra["loss"] = _loss(outputs, args)
-        extra["leaves"] = [list(t.shape) for _, t in nudge.leaves.values()]
+        extra["leaves"] = {name: list(t.shape) for name, t in nudge.leaves.values()}
         extra["float64"] = all(t.dtype == torch.float64 for t in outputs if isinstance(t, torch.Tensor))
         extra["inputs"] = not kwargs.get("accumulate_grad", False)
         if mode == "differences":
             raise Enough
         names = recorder._names()
         slopes = extra["slopes"] = {}
-        extra["names"] = {o: names.get(id(t), f"leaf {o}") for o, t in nudge.leaves.values()}
+        extra["names"] = {name: names.get(id(t), name) for name, t in nudge.leaves.values()}
         seeds = request["seeds"]
         for leaf in _leaves(outputs):
             if id(leaf) not in nudge.leaves:
                 continue
-            order = nudge.leaves[id(leaf)][0]
+            name = nudge.leaves[id(leaf)][0]
 
-            def took(grad: torch.Tensor, order: int = order) -> None:
+            def took(grad: torch.Tensor, name: str = name) -> None:
                 flat = grad.detach().numpy()
                 for seed in seeds:
-                    way = np.random.default_rng([seed, order]).standard_normal(flat.shape)
-                    slopes[(seed, order)] = float((flat * way).sum())
+                    slopes[(seed, name)] = float((flat * way(seed, name, flat.shape)).sum())
 
             leaf.register_hook(took)
         run(outputs, *args, **kwargs)
