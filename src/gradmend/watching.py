@@ -88,8 +88,10 @@ class Teller:
 
     def _stop(self, fault: Fault) -> BaseException | None:
         """What no old value can heal: under either policy, the program stops here, save for a few."""
-        from gradmend.story.silent import link_fault
+        from gradmend.story.silent import link_fault, plausible
 
+        if not plausible(fault):
+            return None
         conflict = link_fault(fault)
         self.session.conflicts.append(conflict)
         if fault.healed and self.policy == "heal":

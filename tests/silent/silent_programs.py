@@ -478,4 +478,24 @@ def live_softmax_column_zeroed() -> torch.Tensor:
     return x.grad
 
 
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped")
+def live_numpy_then_kept() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    array = h.detach().numpy()
+    array[0] = 5.0
+    (h**2).sum().backward()
+    return x.grad
+
+
+@program(T([0.0, 2.0, 2.0]), "GM210", "stopped")
+def live_numpy_then_relu() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    array = h.detach().numpy()
+    array[0] = 5.0
+    h.relu().sum().backward()
+    return x.grad
+
+
 __all__ = ["ALL", "Program"]

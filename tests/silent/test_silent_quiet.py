@@ -247,6 +247,46 @@ def prediction_logged_through_numpy() -> torch.Tensor:
     return x.grad
 
 
+@quiet
+def noise_of_one_number_added_by_data() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    h.data += 0.5
+    (h**2).sum().backward()
+    return x.grad
+
+
+@quiet
+def row_maximum_taken_off_by_data_before_softmax() -> torch.Tensor:
+    x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+    h = x * 0.5
+    h.data.sub_(h.data.max(-1, keepdim=True).values)
+    (h.softmax(-1) @ T([[1.0], [5.0], [7.0]])).pow(2).sum().backward()
+    return x.grad
+
+
+@quiet
+def numpy_view_written_after_the_use() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    array = h.detach().numpy()
+    loss = h.relu().sum()
+    array *= 255
+    loss.backward()
+    return x.grad
+
+
+@quiet
+def numpy_view_and_a_write_in_the_open() -> torch.Tensor:
+    x = T([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    array = h.detach().numpy()
+    h.mul_(3)
+    assert array[0] == 6.0
+    h.relu().sum().backward()
+    return x.grad
+
+
 @pytest.mark.parametrize("policy", ["watch", "heal"])
 @pytest.mark.parametrize("run", ALL, ids=lambda run: run.__name__)
 def test_quiet(run: Callable[[], torch.Tensor], policy: str) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.edits import Edit, Key, live
+from gradmend.capture.edits import Edit, Key, live, unseen
 from gradmend.capture.entries import Entry
+from gradmend.capture.escapes import fingerprint
 from gradmend.capture.faults import Fault
+from gradmend.capture.regions import layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
 # Nodes whose output is a view of their input: an edit of the one is an edit of the other.
@@ -31,7 +33,7 @@ class _Use(NamedTuple):
 
 def watch(roots: Sequence[Any]) -> list[Any]:
     """Hooks on the uses of edited tensors below these roots; the caller removes them."""
-    edits = live()
+    edits = [*live(), *unseen()]
     if not edits:
         return []
     users = _users(roots, min(e.key[0] for e in edits))
@@ -91,8 +93,8 @@ def _judge(edit: Edit, use: _Use, raw: Raw) -> Any:
             mask = edit.mask().to(grad.device)
             there = grad[mask] if mask.shape == grad.shape else grad
             wrong = int((there != 0).sum())
-        if not wrong:
-            return
+            if not wrong or (edit.shift is not None and _cancels(edit, grad)):
+                return
         error = edit.scope.tell(
             Fault(
                 "GM210",
@@ -101,13 +103,40 @@ def _judge(edit: Edit, use: _Use, raw: Raw) -> Any:
                 backward=raw,
                 tensor=(edit.owner.shape, str(edit.owner.dtype).removeprefix("torch.")),
                 op=use.node.name(),
-                facts={"edited": int(edit.changed.sum()), "wrong": wrong},
+                facts={
+                    "edited": int(edit.changed.sum()),
+                    "wrong": wrong,
+                    "unsure": edit.unsure and not _saw(edit, use),
+                },
+                escape=edit.written.raw if edit.unsure else (),
             )
         )
         if error is not None:
             raise error
 
     return look
+
+
+def _cancels(edit: Edit, grad: torch.Tensor) -> bool:
+    """Adding one number to a whole row before a softmax: the gradients of the row add up to nothing."""
+    owner, region = edit.owner, edit.region
+    shift = edit.shift or ()
+    if owner.dtype.itemsize != region.dtype.itemsize or len(shift) > len(region.shape):
+        return False
+    flat = torch.zeros(max(owner.hi, region.hi) // owner.dtype.itemsize, dtype=grad.dtype)
+    torch.as_strided(flat, owner.shape, owner.strides, owner.offset).copy_(grad)
+    there = torch.as_strided(flat, region.shape, region.strides, region.offset)
+    total = there.sum_to_size(shift)
+    return bool(total.abs().max() <= 1e-5 * there.abs().max())
+
+
+def _saw(edit: Edit, use: _Use) -> bool:
+    """Whether the op kept the edited value itself: then the edit came before it."""
+    for entry in saves_of(use.node):
+        layout = entry.layout or layout_of(physical(entry.handle))
+        if entry.print is not None and layout == edit.owner and entry.timeline is not None:
+            return entry.print == fingerprint(entry.handle)
+    return False
 
 
 def _through(views: tuple[tuple[Any, int], ...], grad: torch.Tensor) -> torch.Tensor | None:
@@ -125,6 +154,10 @@ def _through(views: tuple[tuple[Any, int], ...], grad: torch.Tensor) -> torch.Te
 
 def site_of(node: Any) -> Raw:
     """The line of an op, where it kept a Save of ours."""
+    return next((entry.raw for entry in saves_of(node)), ())
+
+
+def saves_of(node: Any) -> Iterator[Entry]:
     for name in dir(node):
         if name.startswith("_raw_saved_"):
             try:
@@ -134,5 +167,4 @@ def site_of(node: Any) -> Raw:
             for one in saved if isinstance(saved, tuple) else (saved,):
                 data = getattr(one, "data", None)
                 if isinstance(data, Entry):
-                    return data.raw
-    return ()
+                    yield data

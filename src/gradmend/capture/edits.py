@@ -30,6 +30,8 @@ _detach = _Base.detach
 _grad_mode = torch.is_grad_enabled
 _next_number = torch._C._autograd._get_sequence_nr
 _MOST_ALIASES = 1024
+_MOST_COPIED = 1 << 26  # bytes of a tensor whose memory is handed out
+_ADDITIVE = frozenset({"add_", "sub_", "subtract_", "__iadd__", "__isub__"})
 
 Key = tuple[int, str, int]  # sequence number and name of a node, and which of its outputs
 
@@ -46,6 +48,8 @@ class Edit:
         "region",
         "scope",
         "serial",
+        "shift",
+        "unsure",
         "void",
         "written",
     )
@@ -62,6 +66,8 @@ class Edit:
         self.number = _next_number()  # nodes from here on are made after the edit
         self.serial = next(_state.serial)
         self.void = False
+        self.shift: tuple[int, ...] | None = None  # of the tensor that was added, where it was an addition
+        self.unsure = False  # nobody saw when it was written, only that it was
 
     def mask(self) -> torch.Tensor:
         """The edited elements, in the coordinates of the node's output."""
@@ -89,10 +95,26 @@ class _Alias(NamedTuple):
 class _Anchor:
     """Lives as long as its node does, in the node's metadata."""
 
-    __slots__ = ("__weakref__", "edits")
+    __slots__ = ("__weakref__", "edits", "handed")
 
     def __init__(self) -> None:
         self.edits: list[Edit] = []
+        self.handed: list[Handed] = []
+
+
+class Handed:
+    """The memory of a graph tensor was handed out beyond torch: what it held then, to be compared at backward."""
+
+    __slots__ = ("__weakref__", "key", "now", "number", "old", "raw", "scope", "storage")
+
+    def __init__(self, key: Key, now: torch.Tensor, scope: Any, raw: Raw) -> None:
+        self.key = key
+        self.now = now
+        self.old = _Base.clone(now)
+        self.number = _next_number()
+        self.scope = scope
+        self.raw = raw
+        self.storage = _storage_of(now)._cdata
 
 
 class _State:
@@ -101,6 +123,7 @@ class _State:
         self.aliases: dict[int, _Alias] = {}
         self.serial = itertools.count(1)
         self.pending: list[weakref.ref[Edit]] = []
+        self.handed: list[weakref.ref[Handed]] = []
         self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running
         self.leaf_writes: list[tuple[torch.Tensor, Written]] = []
 
@@ -109,7 +132,7 @@ _state = _State()
 
 
 def pending() -> bool:
-    return bool(_state.pending)
+    return bool(_state.pending or _state.handed)
 
 
 def live() -> list[Edit]:
@@ -173,14 +196,21 @@ class Watched(NamedTuple):
     op: str
     raw: Raw
     scope: Any
+    shift: tuple[int, ...] | None = None
 
 
 def before(
-    op: str, targets: Sequence[torch.Tensor], how: str = "data", region: torch.Tensor | None = None
+    op: str,
+    targets: Sequence[torch.Tensor],
+    how: str = "data",
+    region: torch.Tensor | None = None,
+    args: Sequence[Any] = (),
 ) -> list[Watched] | None:
     """A write is about to happen. None, nearly always: autograd sees it itself, or no graph lies there."""
     if not _state.on or how != "data":
         return None
+    if _state.handed:
+        _settle(targets)
     grad = _grad_mode()
     found: list[Watched] | None = None
     for t in targets:
@@ -204,6 +234,11 @@ def before(
                 owner = known.tensor()
             if owner is not None and owner.grad_fn is None and not _is_input(owner):
                 continue
+            shift = None
+            if op in _ADDITIVE and args and not _state.inputs:
+                if isinstance(args[0], (int, float, complex)):
+                    continue  # a constant added: the derivative is what it was
+                shift = tuple(args[0].shape)
             from gradmend.capture import saves
 
             scope = saves.current()
@@ -215,7 +250,7 @@ def before(
             continue
         if found is None:
             found = []
-        found.append(Watched(owner, known, part, old, op, raw_here(3), scope))
+        found.append(Watched(owner, known, part, old, op, raw_here(3), scope, shift))
     return found
 
 
@@ -247,14 +282,18 @@ def after(watched: list[Watched]) -> None:
             assert one.alias is not None
             anchor = one.alias.node()
             if anchor is not None:
-                _enter(anchor, Edit(one.alias.key, one.alias.layout, region, changed, one.scope, written))
+                edit = Edit(one.alias.key, one.alias.layout, region, changed, one.scope, written)
+                edit.shift = one.shift
+                _enter(anchor, edit)
             continue
         node = owner.grad_fn
         if node is None:
             _state.leaf_writes.append((owner, written))
             continue
         layout = layout_of(physical(_detach(owner)))
-        _enter(_anchor(node), Edit(_key(node, owner), layout, region, changed, one.scope, written))
+        edit = Edit(_key(node, owner), layout, region, changed, one.scope, written)
+        edit.shift = one.shift
+        _enter(_anchor(node), edit)
 
 
 def _changed(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
@@ -272,6 +311,54 @@ def _enter(anchor: _Anchor, edit: Edit) -> None:
     _state.pending.append(weakref.ref(edit))
     if len(_state.pending) > 4096:
         live()
+
+
+def handed_out(t: torch.Tensor, raw: Raw) -> None:
+    """`t.numpy()` of a tensor that shares memory with one inside a graph: writes to it leave no trace."""
+    from gradmend.capture import saves
+
+    scope = saves.current()
+    if not _state.on or scope is None:
+        return
+    try:
+        known = _alias_of(t)
+        owner = known.tensor() if known is not None else None
+        node = owner.grad_fn if owner is not None else None
+        if owner is None or node is None or owner.numel() * owner.element_size() > _MOST_COPIED:
+            return
+        record = Handed(_key(node, owner), _detach(owner), scope, raw)
+        _anchor(node).handed.append(record)
+        _state.handed.append(weakref.ref(record))
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
+        pass
+
+
+def _settle(targets: Sequence[torch.Tensor]) -> None:
+    """A write that is seen changes handed-out memory: what it held before no longer tells of unseen ones."""
+    try:
+        keys = {_storage_of(t)._cdata for t in targets}
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return
+    _state.handed = [ref for ref in _state.handed if (h := ref()) is not None and h.storage not in keys]
+
+
+def unseen() -> list[Edit]:
+    """The edits that nobody saw being made, by comparing handed-out memory with what it held."""
+    found = []
+    for ref in _state.handed:
+        record = ref()
+        changed = _changed(record.old, record.now) if record is not None else None
+        if record is None or changed is None:
+            continue
+        layout = layout_of(physical(record.now))
+        edit = Edit(
+            record.key, layout, layout, changed, record.scope, Written(0, "numpy", record.raw, layout)
+        )
+        edit.number = record.number
+        edit.unsure = True
+        found.append(edit)
+    _state.handed = [ref for ref in _state.handed if ref() is not None]
+    return found
 
 
 def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
@@ -366,4 +453,5 @@ def disarm() -> None:
     if not _state.on:
         _state.aliases.clear()
         _state.pending.clear()
+        _state.handed.clear()
         _state.leaf_writes.clear()

@@ -18,6 +18,7 @@ class Fault:
     tensor: tuple[tuple[int, ...], str] | None = None  # its shape and dtype
     op: str = ""  # what keeps or uses it
     also: Raw = ()  # a second place: the read in the recomputation, the branch that is harmed
+    escape: Raw = ()  # where the memory was handed out, when nobody saw the write
     healed: bool = False  # the program can go on rightly, under heal()
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -15,6 +15,7 @@ from gradmend.capture.sites import resolve
 from gradmend.capture.unguarded import Kept, Read
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
 from gradmend.story import silent_words as words
+from gradmend.story.foreign import foreign_writes
 from gradmend.story.linking import _culprits, _told, _write
 from gradmend.story.names import written_name
 from gradmend.story.source import parse
@@ -93,6 +94,16 @@ def _assigned(entry: Kept) -> Frame | None:
     return None
 
 
+def plausible(fault: Fault) -> bool:
+    """Where nobody saw when memory was written, the source must say that it was before the value was used again."""
+    if not fault.facts.get("unsure"):
+        return True
+    use, escape = resolve(fault.made).user, resolve(fault.escape).user
+    if use is None or escape is None or (use.file, use.function) != (escape.file, escape.function):
+        return False
+    return any(escape.line <= w.line < use.line for w in foreign_writes(resolve(fault.escape)))
+
+
 def link_fault(fault: Fault) -> Conflict:
     backward = resolve(fault.backward).user if fault.backward else None
     made = resolve(fault.made)
@@ -132,6 +143,9 @@ def _places(
     writes: Sequence[Write], made: Frame | None, also: Frame | None, backward: Frame | None, fault: Fault
 ) -> tuple[Culprit, ...]:
     found: dict[tuple[str, int], Culprit] = {}
+    if fault.escape:
+        for write in foreign_writes(resolve(fault.escape)):
+            found.setdefault((write.file, write.line), Culprit(write.file, write.line, "numpy"))
     for frame, op in [(w.site.user, w.op) for w in writes] + [
         (made, fault.op),
         (also, fault.op),

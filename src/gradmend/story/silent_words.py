@@ -46,6 +46,12 @@ def message(
             f"the forward of {fault.op} changes its input without ctx.mark_dirty: {wrote} {name}; autograd goes on as if "
             "the input still had its old value"
         )
+    if fault.rule == "GM210" and fault.escape:
+        return (
+            f"memory handed out on {line} was changed behind autograd's back, then {op_of(fault.op)} on {at(made, backward)} used "
+            f"it again: {_needs(backward)} sends a gradient to {facts['wrong']} changed elements as if they still were what the "
+            "graph computed"
+        )
     if fault.rule == "GM210":
         where = f" on {at(made, backward)}" if made else ""
         return (

@@ -90,7 +90,7 @@ def _before(
     if _timelines or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
         token = LEDGER.before(op, targets, some, how, aliased)
-    edited = edits.before(op, targets, how)
+    edited = edits.before(op, targets, how, args=args)
     if token is None and edited is None and not listeners:
         return None
     return Pending(op, targets, token, how, edited)

@@ -10,7 +10,7 @@ import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture import edits, escapes
-from gradmend.capture.sites import _OURS, _TORCH
+from gradmend.capture.sites import _OURS, _TORCH, raw_here
 from gradmend.capture.taps import hub
 from gradmend.capture.taps.wrappers import Func, _dress, _gather
 
@@ -153,6 +153,8 @@ def _escaping(original: Func, how: str) -> Func:
         if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_inside():
             try:
                 hub.LEDGER.escaped(self, how)
+                if "numpy" in how or "dlpack" in how:
+                    edits.handed_out(self, raw_here(2))
             except (RuntimeError, NotImplementedError):
                 pass  # no memory of its own: sparse, wrapped
         return out
