@@ -1,11 +1,10 @@
 """Sparse training against its peers: time, memory, and how far from the least traffic possible.
 
-    make bench-sparse                                       # in a virtual environment with the peers, see below
     python benchmarks/sparse.py                             # every row, with the peers that import
     python benchmarks/sparse.py graph64 linear5             # some rows
     python benchmarks/sparse.py --json out.json --plot out.png
 
-The peers live in an environment of their own, so that none can disturb the package's:
+The peers live in an environment of their own, so that none can disturb the package's; made by
 
     python -m venv .venv-bench
     .venv-bench/bin/pip install -c constraints.txt torch==2.13.0

@@ -211,7 +211,7 @@ def torch_bmm(p: Problem) -> Step:
     return _backward(forward, p)
 
 
-@peer("torch COO block diagonal", "batched")
+@peer("torch CSR leaf, block diagonal", "batched")
 def torch_blocks(p: Problem) -> Step:
     item = torch.arange(p.batch)[:, None]
     index = torch.stack([(p.index[d] + item * p.size[d]).flatten() for d in (0, 1)])

@@ -32,7 +32,7 @@ def segment_sum(values: Tensor, segs: Segments) -> Tensor:
         return values.sum(0, keepdim=True, dtype=values.dtype)
     if values.dtype in _LOW:
         return segment_sum(values.float(), segs).to(values.dtype)
-    if by_kernel(values):
+    if by_kernel(values) and segs.perm is None:  # gathering first costs more than scattering does
         return SegmentSum.apply(values, segs)
     return values.new_zeros(segs.groups, *values.shape[1:]).index_add(0, segs.seg, values)
 
@@ -40,7 +40,7 @@ def segment_sum(values: Tensor, segs: Segments) -> Tensor:
 class SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, segs: Segments) -> Tensor:
-        return kernels.segment_sum(segs.ptr, in_order(values, segs))
+        return kernels.segment_sum(segs.ptr, values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
