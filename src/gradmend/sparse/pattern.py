@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from gradmend.sparse.places import (
     check_bounds,
     check_size,
     linear,
+    order_of,
     pointers,
     unlinear,
 )
@@ -54,7 +56,8 @@ class Pattern:
         key = linear(given, shape)
         slot: Tensor | None = None
         if given.shape[1] > 1 and not bool((key[1:] > key[:-1]).all()):
-            key, order = torch.sort(key, stable=True)
+            order = order_of(key)
+            key = key[order]
             fresh = torch.ones_like(key, dtype=torch.bool)
             torch.ne(key[1:], key[:-1], out=fresh[1:])
             slot = torch.empty_like(order)
@@ -74,6 +77,7 @@ class Pattern:
         self._transposed: tuple[Tensor, Tensor, Tensor] | None = None
         self._flipped: Pattern | None = None
         self._repeated: tuple[int, Pattern] | None = None
+        self._product: tuple[weakref.ref[Pattern], Any] | None = None  # the last plan of a product with this
         self._canonical: Pattern | None = None
         self._hash: int | None = None
 
@@ -228,8 +232,9 @@ class Pattern:
         return self._transposed
 
     def _transpose(self) -> tuple[Tensor, Tensor, Tensor]:
-        col, perm = torch.sort(self._indices[1], stable=True)
-        return pointers(col, self._size[1]), self._indices[0][perm], perm
+        row, col = self._indices
+        perm = order_of(col * self._size[0] + row)
+        return pointers(col[perm], self._size[1]), row[perm], perm
 
     def flipped(self) -> Pattern:
         """The transposed pattern; entry i of it is entry `transposed()[2][i]` of this one."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,13 @@ def unlinear(keys: Tensor, size: Size) -> Tensor:
         axes.append(keys % n)
         keys = keys // n
     return torch.stack([keys, *reversed(axes)])
+
+
+def order_of(keys: Tensor) -> Tensor:
+    """argsort, not stable. On the CPU numpy's takes a quarter of torch's time (2.13)."""
+    if keys.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.from_numpy(np.argsort(keys.numpy()))
+    return torch.argsort(keys)
 
 
 def pointers(sorted_index: Tensor, n: int) -> Tensor:

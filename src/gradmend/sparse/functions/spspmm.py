@@ -1,43 +1,136 @@
-"""Sparse @ sparse, row by row (Gustavson): gradients of both operands stay on their patterns.
+"""Sparse @ sparse, row after row (Gustavson): gradients of both operands stay on their patterns.
 
-Every product term pairs an entry of A with an entry of B and lands in an entry of C. That list of triples is
-the plan; the product and both gradients are sums over it, so derivatives of any order are too.
+Every term of the product pairs an entry of A with an entry of B and lands in an entry of C. The product and
+both gradients are sums over these triples, so derivatives of any order are too. Terms are made a few rows at
+a time: there may be many more of them than entries.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.matmul import _agree
+from gradmend.sparse.functions.place import in_place_is_fine
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.places import check_size
+from gradmend.sparse.places import aside, check_size, order_of
 from gradmend.sparse.tensor import SparseTensor, make
 
+_CHUNK = 1 << 21  # terms at a time
+_LOW = (torch.bfloat16, torch.float16)
 
-class Plan(NamedTuple):
-    pattern: Pattern
-    left: Tensor  # entry of A, per term
-    right: Tensor  # entry of B
-    slot: Tensor  # entry of C
+Triples = tuple[Tensor, Tensor, Tensor]  # entry of A, entry of B, entry of C, per term
 
 
-def plan(A: Pattern, B: Pattern) -> Plan:
-    size = (A.size[0], B.size[1])
-    check_size("A @ B", size)
-    # By search, not by pointers: those would be as long as B's rows.
-    first = torch.searchsorted(B.row.contiguous(), A.col.contiguous())
-    count = torch.searchsorted(B.row.contiguous(), A.col.contiguous(), right=True) - first
-    left = torch.repeat_interleave(torch.arange(A.nnz, device=A.device), count)
-    right = torch.arange(left.shape[0], device=A.device) + (first - (count.cumsum(0) - count))[left]
-    keys, slot = torch.unique(A.row[left] * size[1] + B.col[right], return_inverse=True)
-    return Plan(Pattern.from_keys(keys, size), left, right, slot)
+class Plan:
+    """The pattern of A @ B, and its terms. Holds tensors, not the operands' patterns, which may hold it."""
+
+    def __init__(self, A: Pattern, B: Pattern) -> None:
+        self.size = (A.size[0], B.size[1])
+        check_size("A @ B", self.size)
+        with aside():
+            # By search, not by pointers: those would be as long as B's rows.
+            self.row, self.col = A.row, B.col
+            at, wanted = B.row.contiguous(), A.col.contiguous()
+            self.first = torch.searchsorted(at, wanted)
+            self.count = torch.searchsorted(at, wanted, right=True) - self.first
+            self.before = self.count.cumsum(0) - self.count
+            self.total = int(self.count.sum())
+            self.kept: Triples | None = None
+            if self.total <= _CHUNK:
+                left, right = next(self._pairs())
+                keys, slot = _unique(self._keys(left, right))
+                self.kept = (left, right, slot)
+            else:
+                keys = _unique(torch.cat([_unique(self._keys(*pair))[0] for pair in self._pairs()]))[0]
+            self.pattern = Pattern.from_keys(keys, self.size)
+
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        device, nnz = self.row.device, self.row.shape[0]
+        if self.total <= _CHUNK:
+            cuts = [0, nnz]
+        else:
+            marks = torch.arange(0, self.total, _CHUNK, device=device)
+            cuts = [*torch.unique(torch.searchsorted(self.before, marks)).tolist(), nnz]
+        for a, b in itertools.pairwise(cuts):
+            left = torch.repeat_interleave(torch.arange(a, b, device=device), self.count[a:b])
+            start = self.before[a] if a < nnz else 0
+            inner = torch.arange(left.shape[0], device=device) + start
+            yield left, inner + (self.first - self.before)[left]
+
+    def _keys(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.row[left] * self.size[1] + self.col[right]
+
+    def _fresh(self) -> Iterator[Triples]:
+        for left, right in self._pairs():
+            yield left, right, torch.searchsorted(self.pattern.keys(), self._keys(left, right))
+
+    def terms(self) -> Iterator[Triples]:
+        return iter((self.kept,)) if self.kept is not None else self._fresh()
+
+    def lengths(self) -> tuple[int, int, int]:
+        return self.row.shape[0], self.col.shape[0], self.pattern.nnz
 
 
-def sparse_sparse(a: SparseTensor, b: SparseTensor) -> SparseTensor | Tensor:
+def _unique(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """(different keys ascending, which of them each is)"""
+    order = order_of(keys)
+    found, at = torch.unique_consecutive(keys[order], return_inverse=True)
+    return found, torch.empty_like(order).index_copy_(0, order, at)
+
+
+def plan_for(A: Pattern, B: Pattern) -> Plan:
+    """Worked out once for a pair of patterns: training multiplies the same two again and again."""
+    if A._product is not None and A._product[0]() is B:
+        plan: Plan = A._product[1]
+        return plan
+    plan = Plan(A, B)
+    A._product = (weakref.ref(B), plan)
+    return plan
+
+
+def contract(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
+    """Of the three roles (entries of A, of B, of C), two are given and the products are summed into `out`."""
+    wide = torch.float32 if x.dtype in _LOW else x.dtype
+    total = torch.zeros(plan.lengths()[out], dtype=wide, device=x.device)
+    for triple in plan.terms():
+        x_at, y_at = triple[(out + 1) % 3], triple[(out + 2) % 3]
+        total = total.index_add(
+            0, triple[out], x.index_select(0, x_at).to(wide) * y.index_select(0, y_at).to(wide)
+        )
+    return total.to(x.dtype)
+
+
+class Contract(torch.autograd.Function):
+    """Keeps operands, not terms; its derivatives are contractions of the same triples."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
+        return contract(x, y, plan, out)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, y, ctx.plan, ctx.out = inputs
+        ctx.save_for_backward(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,), (x, y) = grads, ctx.saved_tensors
+        d_x = d_y = None
+        if ctx.needs_input_grad[0]:
+            d_x = Contract.apply(y.conj(), grad, ctx.plan, (ctx.out + 1) % 3)
+        if ctx.needs_input_grad[1]:
+            d_y = Contract.apply(grad, x.conj(), ctx.plan, (ctx.out + 2) % 3)
+        return d_x, d_y, None, None
+
+
+def sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
     if a.dense_dim() or b.dense_dim() or a.pattern.ndim > 2 or b.pattern.ndim > 2:
         raise SparseError(
             f"S @ S takes matrices or vectors, not the shapes {tuple(a.shape)} and {tuple(b.shape)}: "
@@ -53,20 +146,21 @@ def sparse_sparse(a: SparseTensor, b: SparseTensor) -> SparseTensor | Tensor:
         return sparse_sparse(a.unsqueeze(0), b).squeeze(0)
     if b.pattern.ndim == 1:
         return sparse_sparse(a, b.unsqueeze(1)).squeeze(1)
-    found = plan(a.pattern, b.pattern)
+    plan = plan_for(a.pattern, b.pattern)
     va, vb = _agree(a.values(), b.values())
-    terms = va.index_select(0, found.left) * vb.index_select(0, found.right)
-    wide = terms.float() if terms.dtype in (torch.bfloat16, torch.float16) else terms
-    values = wide.new_zeros(found.pattern.nnz).index_add(0, found.slot, wide).to(terms.dtype)
-    return make(found.pattern, values)
+    # Roles from C (2) on are A (0), then B (1). Transforms see torch's own ops.
+    values = Contract.apply(va, vb, plan, 2) if in_place_is_fine() else contract(va, vb, plan, 2)
+    return make(plan.pattern, values)
 
 
 def _batched(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     """One plan for the whole batch."""
-    found = plan(a.pattern, b.pattern)
+    plan = plan_for(a.pattern, b.pattern)
     va, vb = _agree(a.values(), b.values())
     n = max(a.batch_dims, b.batch_dims)
     va, vb = va[(None,) * (n - a.batch_dims)], vb[(None,) * (n - b.batch_dims)]
-    terms = va.index_select(n, found.left) * vb.index_select(n, found.right)
-    values = terms.new_zeros(*terms.shape[:-1], found.pattern.nnz).index_add(n, found.slot, terms)
-    return make(found.pattern, values, n)
+    lead = torch.broadcast_shapes(va.shape[:-1], vb.shape[:-1])
+    values = va.new_zeros(*lead, plan.pattern.nnz)
+    for left, right, slot in plan.terms():
+        values = values.index_add(n, slot, va.index_select(n, left) * vb.index_select(n, right))
+    return make(plan.pattern, values, n)
