@@ -14,6 +14,7 @@ from gradmend.sparse.functions.join import batch, block_diag
 from gradmend.sparse.functions.matmul import sddmm_at as sddmm
 from gradmend.sparse.functions.solve import cg, solve_triangular, spsolve
 from gradmend.sparse.generate import band, full
+from gradmend.sparse.patch import patch
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
@@ -32,6 +33,7 @@ __all__ = [
     "diag_of",
     "eye",
     "full",
+    "patch",
     "sddmm",
     "solve_triangular",
     "spsolve",
