@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +22,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gradmend.capture.entries import Written
 from gradmend.capture.regions import Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
-from gradmend.capture.steps import Steps
 
 _storage_of = _Base.untyped_storage
 _detach = _Base.detach
@@ -64,7 +62,7 @@ class Edit:
         self.scope = scope
         self.written = written
         self.number = _next_number()  # nodes from here on are made after the edit
-        self.serial = next(_state.serial)
+        self.serial = next(state.serial)
         self.void = False
         self.shift: tuple[int, ...] | None = None  # of the tensor that was added, where it was an addition
         self.unsure = False  # nobody saw when it was written, only that it was
@@ -128,25 +126,25 @@ class _State:
         self.leaf_writes: list[tuple[torch.Tensor, Written]] = []
 
 
-_state = _State()
+state = _State()
 
 
 def pending() -> bool:
-    return bool(_state.pending or _state.handed)
+    return bool(state.pending or state.handed)
 
 
 def live() -> list[Edit]:
     """The edits whose graph is still there."""
-    found = [e for ref in _state.pending if (e := ref()) is not None and not e.void]
-    if len(found) < len(_state.pending):
-        _state.pending = [weakref.ref(e) for e in found]
+    found = [e for ref in state.pending if (e := ref()) is not None and not e.void]
+    if len(found) < len(state.pending):
+        state.pending = [weakref.ref(e) for e in found]
     return found
 
 
 # ---------------------------------------------------------------- who lies where
 
 
-def _owner_of(t: torch.Tensor) -> torch.Tensor:
+def owner_of(t: torch.Tensor) -> torch.Tensor:
     """The graph tensor whose memory `t` covers: its base where it is a view."""
     return t._base if t._is_view() and t._base is not None else t
 
@@ -165,12 +163,12 @@ def _key(node: Any, t: torch.Tensor) -> Key:
 def alias(t: torch.Tensor) -> None:
     """`t.data` or `t.detach()` is being taken of a tensor with history: writes to it are writes to `t`."""
     try:
-        owner = _owner_of(t)
+        owner = owner_of(t)
         node = owner.grad_fn
         if node is None:
             return
         storage = _storage_of(owner)
-        known = _state.aliases
+        known = state.aliases
         if len(known) > _MOST_ALIASES:
             for key in [k for k, a in known.items() if a.storage.expired() or a.node() is None]:
                 del known[key]
@@ -207,9 +205,9 @@ def before(
     args: Sequence[Any] = (),
 ) -> list[Watched] | None:
     """A write is about to happen. None, nearly always: autograd sees it itself, or no graph lies there."""
-    if not _state.on or how != "data":
+    if not state.on or how != "data":
         return None
-    if _state.handed:
+    if state.handed:
         _settle(targets)
     grad = _grad_mode()
     found: list[Watched] | None = None
@@ -220,10 +218,10 @@ def before(
             if t.requires_grad:
                 if grad and not op.startswith("dist."):  # autograd sees no collective
                     continue
-                owner = _owner_of(t)
-                if owner.grad_fn is None and not _state.inputs:
+                owner = owner_of(t)
+                if owner.grad_fn is None and not state.inputs:
                     continue
-            elif not _state.aliases:
+            elif not state.aliases:
                 if not t._is_view() or not t._base.requires_grad:  # type: ignore[union-attr]
                     continue
                 owner = t._base
@@ -235,7 +233,7 @@ def before(
             if owner is not None and owner.grad_fn is None and not _is_input(owner):
                 continue
             shift = None
-            if op in _ADDITIVE and args and not _state.inputs:
+            if op in _ADDITIVE and args and not state.inputs:
                 if isinstance(args[0], (int, float, complex)):
                     continue  # a constant added: the derivative is what it was
                 shift = tuple(args[0].shape)
@@ -256,14 +254,14 @@ def before(
 
 def _alias_of(t: torch.Tensor) -> _Alias | None:
     key = _storage_of(t)._cdata
-    known = _state.aliases.get(key)
+    known = state.aliases.get(key)
     if known is None:
         if t._is_view() and t._base is not None and t._base.grad_fn is not None:
             alias(t._base)
-            return _state.aliases.get(key)
+            return state.aliases.get(key)
         return None
     if known.storage.expired() or (known.node() is None and known.tensor() is None):
-        del _state.aliases[key]
+        del state.aliases[key]
         return None
     return known
 
@@ -288,7 +286,7 @@ def after(watched: list[Watched]) -> None:
             continue
         node = owner.grad_fn
         if node is None:
-            _state.leaf_writes.append((owner, written))
+            state.leaf_writes.append((owner, written))
             continue
         layout = layout_of(physical(_detach(owner)))
         edit = Edit(_key(node, owner), layout, region, changed, one.scope, written)
@@ -308,8 +306,8 @@ def _changed(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
 
 def _enter(anchor: _Anchor, edit: Edit) -> None:
     anchor.edits.append(edit)
-    _state.pending.append(weakref.ref(edit))
-    if len(_state.pending) > 4096:
+    state.pending.append(weakref.ref(edit))
+    if len(state.pending) > 4096:
         live()
 
 
@@ -318,7 +316,7 @@ def handed_out(t: torch.Tensor, raw: Raw) -> None:
     from gradmend.capture import saves
 
     scope = saves.current()
-    if not _state.on or scope is None:
+    if not state.on or scope is None:
         return
     try:
         known = _alias_of(t)
@@ -328,7 +326,7 @@ def handed_out(t: torch.Tensor, raw: Raw) -> None:
             return
         record = Handed(_key(node, owner), _detach(owner), scope, raw)
         _anchor(node).handed.append(record)
-        _state.handed.append(weakref.ref(record))
+        state.handed.append(weakref.ref(record))
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
         pass
 
@@ -339,13 +337,13 @@ def _settle(targets: Sequence[torch.Tensor]) -> None:
         keys = {_storage_of(t)._cdata for t in targets}
     except (RuntimeError, NotImplementedError, AttributeError):
         return
-    _state.handed = [ref for ref in _state.handed if (h := ref()) is not None and h.storage not in keys]
+    state.handed = [ref for ref in state.handed if (h := ref()) is not None and h.storage not in keys]
 
 
 def unseen() -> list[Edit]:
     """The edits that nobody saw being made, by comparing handed-out memory with what it held."""
     found = []
-    for ref in _state.handed:
+    for ref in state.handed:
         record = ref()
         changed = _changed(record.old, record.now) if record is not None else None
         if record is None or changed is None:
@@ -357,13 +355,13 @@ def unseen() -> list[Edit]:
         edit.number = record.number
         edit.unsure = True
         found.append(edit)
-    _state.handed = [ref for ref in _state.handed if ref() is not None]
+    state.handed = [ref for ref in state.handed if ref() is not None]
     return found
 
 
 def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
     """`t.data = new`: afterwards `t` is other memory with the same history."""
-    if not _state.on or t.grad_fn is None:
+    if not state.on or t.grad_fn is None:
         return None
     from gradmend.capture import saves
 
@@ -386,72 +384,21 @@ def swapped(watched: list[Watched]) -> None:
         _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, one.scope, written))
 
 
-# ------------------------------------------------------------- custom Functions
-
-
 def _is_input(t: torch.Tensor) -> bool:
-    return any(t is one for inputs in _state.inputs for one in inputs)
-
-
-class Inside:
-    """What the forward of a custom Function wrote to its inputs."""
-
-    def __init__(self, inputs: list[torch.Tensor]) -> None:
-        self.inputs = inputs
-        self.nodes = [t.grad_fn for t in inputs]
-        self.numbers = [_numbers(t) for t in inputs]
-        self.steps = Steps(inputs)
-        self.since = next(_state.serial)
-        self.leaves = len(_state.leaf_writes)
-
-    def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
-        self.steps.hear(op, targets)
-
-    def unmarked(self) -> Written | None:
-        """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
-        made = [e for e in live() if e.serial > self.since] if _state.pending else []
-        leaves = _state.leaf_writes[self.leaves :]
-        del _state.leaf_writes[self.leaves :]
-        found: Written | None = None
-        for i, (t, node, numbers) in enumerate(zip(self.inputs, self.nodes, self.numbers, strict=True)):
-            mine = [e for e in made if e.key[0] in numbers]
-            if t.grad_fn is not node:  # marked dirty: the tensor's history is the Function's now
-                for edit in mine:
-                    edit.void = True
-                continue
-            writes = [e.written for e in mine] + [w for leaf, w in leaves if leaf is t]
-            if writes:
-                found = found or writes[0]
-            elif self.steps.unseen(i) and not t.is_leaf:
-                found = found or Written(0, "", (), layout_of(physical(_detach(t))))
-        return found
-
-
-def _numbers(t: torch.Tensor) -> set[int]:
-    return {n._sequence_nr() for n in (t.grad_fn, _owner_of(t).grad_fn) if n is not None}
-
-
-@contextmanager
-def inside_forward(inputs: list[torch.Tensor]) -> Iterator[Inside]:
-    seen = Inside(inputs)
-    _state.inputs.append(inputs)
-    try:
-        yield seen
-    finally:
-        _state.inputs.pop()
+    return any(t is one for inputs in state.inputs for one in inputs)
 
 
 # ----------------------------------------------------------------------- arming
 
 
 def arm() -> None:
-    _state.on += 1
+    state.on += 1
 
 
 def disarm() -> None:
-    _state.on -= 1
-    if not _state.on:
-        _state.aliases.clear()
-        _state.pending.clear()
-        _state.handed.clear()
-        _state.leaf_writes.clear()
+    state.on -= 1
+    if not state.on:
+        state.aliases.clear()
+        state.pending.clear()
+        state.handed.clear()
+        state.leaf_writes.clear()

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch.autograd import function as _function
 
-from gradmend.capture import backwards, edits, gradients, plain, saves
+from gradmend.capture import backwards, gradients, plain, saves
 from gradmend.capture.entries import Written
 from gradmend.capture.faults import Fault
+from gradmend.capture.forwards import inside_forward
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 from gradmend.capture.unguarded import Kept
@@ -24,6 +25,16 @@ _KEPT = "_gradmend_kept"
 _Single: Any = _function._SingleLevelFunction
 _Backward: Any = _function.BackwardCFunction
 _compiling = torch.compiler.is_compiling
+_default: Any = torch.Tensor.__torch_function__
+_disabled = torch._C._disabled_torch_function_impl
+
+
+def _answers(value: Any) -> bool:
+    """A tensor that can be asked. A subclass with a `__torch_function__` of its own may refuse any question."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    how: Any = type(value).__torch_function__
+    return how is _disabled or getattr(how, "__func__", None) is _default.__func__
 
 
 # ------------------------------------------------------------------------ forward
@@ -33,10 +44,11 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     scope = saves.current()
     if scope is None or _compiling():
         return super(_Single, cls).apply(*args, **kwargs)
-    inputs = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
-    if not inputs:
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    inputs = [a for a in tensors if _answers(a) and a.requires_grad]
+    if not inputs and all(map(_answers, tensors)):
         return super(_Single, cls).apply(*args, **kwargs)
-    with edits.inside_forward(inputs) as seen:
+    with inside_forward(inputs) as seen:
         hub.listen(seen)
         try:
             out = super(_Single, cls).apply(*args, **kwargs)
@@ -54,7 +66,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _ctx_of(out: Any, cls: Any) -> Any:
     """The ctx is the node: any output that the Function made carries it."""
     for one in out if isinstance(out, (tuple, list)) else (out,):
-        if isinstance(one, torch.Tensor):
+        if _answers(one):
             node = one.grad_fn
             if node is not None and type(node) is cls._backward_cls:
                 return node
@@ -77,12 +89,12 @@ def keep(ctx: Any, cls: type, scope: Any, raw: Raw) -> None:
 
 def _tensors(value: Any) -> Iterator[tuple[Any, torch.Tensor]]:
     """Tensors in an attribute and where in it they are: itself (None), or an item of a list, tuple or dict."""
-    if isinstance(value, torch.Tensor):
+    if _answers(value):
         yield None, value
     elif isinstance(value, (list, tuple)):
-        yield from ((i, v) for i, v in enumerate(value) if isinstance(v, torch.Tensor))
+        yield from ((i, v) for i, v in enumerate(value) if _answers(v))
     elif type(value) is dict:
-        yield from ((k, v) for k, v in value.items() if isinstance(v, torch.Tensor))
+        yield from ((k, v) for k, v in value.items() if _answers(v))
 
 
 def _unmarked(cls: type, written: Written, scope: Any, raw: Raw) -> BaseException:
