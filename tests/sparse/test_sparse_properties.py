@@ -261,6 +261,47 @@ def test_roots(name: str, case: Case) -> None:
     compare(case, ROOTS[name], ROOTS[name], twice=False)
 
 
+FEW = (
+    *("S @ X", "Y @ S", "addmm", "S.t() @ Y", "S @ T.t()", "einsum batch", "einsum full", "S + T", "S * row"),
+    *(
+        "S + D",
+        "sum(0)",
+        "sum(1, keepdim)",
+        "mean(0)",
+        "prod(0)",
+        "t",
+        "S[i]",
+        "S[:, j]",
+        "S[slice]",
+        "S[ix]",
+    ),
+    *(
+        "S[mask]",
+        "cat(1)",
+        "reshape",
+        "flip",
+        "diagonal",
+        "trace",
+        "tril",
+        "where(T != 0)",
+        "amax(0)",
+        "min(0)",
+    ),
+    *("max(1)", "logsumexp(0)", "var(1)", "norm(1)", "matrix norm inf", "max"),
+)
+
+
+@pytest.mark.parametrize("name", FEW)
+@settings(SETTINGS, max_examples=2)
+@given(case=cases(), stretch=st.integers(300, 400))
+def test_few_entries_in_many_rows(name: str, case: Case, stretch: int) -> None:
+    # Far more rows and columns than entries: only occupied ones are worked on.
+    case.rows, case.cols = case.rows * stretch + 1024, case.cols * 2 * stretch
+    case.index, case.other = case.index * stretch, case.other * stretch
+    op = LINEAR.get(name) or REAL[name]
+    compare(case, op, op, twice=name not in ("logsumexp(0)", "var(1)"))
+
+
 @pytest.mark.parametrize("largest", [True, False])
 @SETTINGS
 @given(case=cases())

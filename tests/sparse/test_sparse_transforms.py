@@ -178,6 +178,29 @@ def test_compile_fullgraph(name: str) -> None:
             torch.testing.assert_close(g, h)
 
 
+def test_compiled_code_follows_the_pattern() -> None:
+    torch._dynamo.reset()
+    f = torch.compile(lambda S, X: (S @ X).relu() + S.sum(1)[:, None], fullgraph=True, backend="aot_eager")
+    for nnz in (6, 6, 9, 6):
+        p = Pattern.random((4, 4), nnz=nnz)
+        S = SparseTensor(p, torch.randn(nnz, dtype=torch.float64))
+        torch.testing.assert_close(f(S, Q), (S.to_dense() @ Q).relu() + S.to_dense().sum(1)[:, None])
+
+
+def test_compiled_func_grad() -> None:
+    torch._dynamo.reset()
+    f = grad(lambda v, X: (sparse(v) @ X).pow(3).sum(), argnums=(0, 1))
+    g = grad(lambda v, X: (dense(v) @ X).pow(3).sum(), argnums=(0, 1))
+    torch.testing.assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(V, X), g(V, X))
+
+
+def test_new_patterns_break_the_graph_and_nothing_else() -> None:
+    torch._dynamo.reset()
+    for f in (lambda S, X: S[1:] @ X, lambda S, X: torch.cat([S, S]) @ X):
+        got = torch.compile(f, backend="aot_eager")(sparse(V), X)
+        torch.testing.assert_close(got, f(dense(V), X))
+
+
 def test_compile_with_inductor() -> None:
     torch._dynamo.reset()
     layer = SparseLinear(6, 5, 0.5)

@@ -20,10 +20,10 @@ from gradmend.sparse.pattern import Pattern
 
 def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Tensor:
     """[nnz], [cols, k] -> [rows, k]; flipped, the transposed product: [rows, k] -> [cols, k]."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not transforming():
         tptr, trow, perm = pattern.transposed()
         return compiled.spmm(pattern.ptr, pattern.col, tptr, trow, perm, values, X, flip)
-    if forward_mode():
+    if forward_mode() or torch.compiler.is_compiling():
         source, target = (pattern.row, pattern.col) if flip else (pattern.col, pattern.row)
         terms = values[:, None] * X.index_select(0, source)
         return terms.new_zeros(pattern.size[1 if flip else 0], X.shape[1]).index_add(0, target, terms)
@@ -34,14 +34,19 @@ def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Ten
 
 def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
     """[rows, k], [cols, k] -> [nnz]: A @ B.T at the entries."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not transforming():
         tptr, trow, perm = pattern.transposed()
         return compiled.sddmm(pattern.ptr, pattern.col, tptr, trow, perm, A, B)
-    if forward_mode():
+    if forward_mode() or torch.compiler.is_compiling():
         return (A.index_select(0, pattern.row) * B.index_select(0, pattern.col)).sum(1)
     if plain(A, B):
         return kernels.sddmm(pattern.ptr, pattern.col, A, B, pattern.row)
     return apply(SDDMM, A, B, pattern)
+
+
+def transforming() -> bool:
+    """Inside torch.func; a custom op can't be differentiated by a transform that is itself compiled (2.13)."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def forward_mode() -> bool:
@@ -60,7 +65,7 @@ def plain(a: Tensor, b: Tensor) -> bool:
     """Nobody differentiates or transforms: the bare kernel will do."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         return False
-    return not torch._C._are_functorch_transforms_active() and not forward_mode()
+    return not transforming() and not forward_mode()
 
 
 def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:

@@ -1,0 +1,114 @@
+"""What is refused is refused in one sentence that says what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gradmend.errors import GradmendError
+from gradmend.sparse import DenseResultError, Pattern, SparseError, SparseTensor, cg
+
+S = SparseTensor(Pattern([[0, 1, 2], [1, 0, 2]], (3, 3)), torch.tensor([1.0, 2.0, 3.0]))
+D = torch.ones(3, 3)
+
+DENSE: dict[str, Callable[[], Any]] = {
+    "S + 1": lambda: S + 1,
+    "1 - S": lambda: 1 - S,
+    "S + 0-d": lambda: S + torch.tensor(1.0),
+    "S + row": lambda: S + torch.ones(3),
+    "1 / S": lambda: 1 / S,
+    "D / S": lambda: D / S,
+    "S / S": lambda: S / S,
+    "2 ** S": lambda: 2**S,
+    "S ** 0": lambda: S**0,
+    "S ** -1": lambda: S**-1,
+    "exp": lambda: S.exp(),
+    "cos": lambda: torch.cos(S),
+    "log": lambda: torch.log(S),
+    "sigmoid": lambda: torch.sigmoid(S),
+    "softplus": lambda: F.softplus(S),
+    "clamp(1, 2)": lambda: S.clamp(1, 2),
+    "hardtanh": lambda: F.hardtanh(S, 0.5, 1.0),
+    "S == 0": lambda: S == 0,
+    "S < 1": lambda: S < 1,
+    "S >= S": lambda: S >= S,
+    "~mask": lambda: ~(S != 0),
+    "ones_like": lambda: torch.ones_like(S),
+    "maximum(S, D)": lambda: torch.maximum(S, D),
+    "where(S, S, 1)": lambda: torch.where(S != 0, S, 1.0),
+    "masked_fill(1)": lambda: S.masked_fill(D > 0, 1.0),
+}
+
+
+@pytest.mark.parametrize("f", DENSE.values(), ids=DENSE.keys())
+def test_dense_results(f: Callable[[], Any]) -> None:
+    with pytest.raises(DenseResultError) as told:
+        f()
+    said = str(told.value)
+    assert "is dense in every entry (" in said and "S.map(" in said and "S.to_dense()" in said
+    assert "\n" not in said and said.endswith(".")
+    assert isinstance(told.value, GradmendError | NotImplementedError)
+
+
+OTHER: dict[str, tuple[Callable[[], Any], str]] = {
+    "unknown function": (lambda: torch.fft.fft(S), r"not defined for SparseTensor: apply it .*S\.map"),
+    "svd": (lambda: torch.linalg.svd(S), r"linalg_svd is not defined for SparseTensor"),
+    "shapes": (lambda: S @ torch.ones(4, 2), r"shapes \(3, 3\) and \(4, 2\) can't be multiplied: 3 and 4"),
+    "left shapes": (
+        lambda: torch.ones(2, 4) @ S,
+        r"shapes \(2, 4\) and \(3, 3\) can't be multiplied: 4 and 3",
+    ),
+    "broadcast": (lambda: S * torch.ones(4), r"shape \(4,\) doesn't broadcast to S of the shape \(3, 3\)"),
+    "S + S": (lambda: S + S[:2], r"\(3, 3\) and \(2, 3\) can't be combined entry by entry"),
+    "dim": (lambda: S.sum(2), r"dimension 2 doesn't exist: S has the shape \(3, 3\)"),
+    "dims": (lambda: S.sum((0, 0)), r"appears twice"),
+    "cat": (lambda: torch.cat([S, S[:2]], 1), r"differ in more than dimension 1"),
+    "reshape": (lambda: S.reshape(2, 4), r"can't take the shape \(2, 4\): 9 entries"),
+    "map": (lambda: S.map(torch.sum), r"keeps one value per stored entry"),
+    "reduce": (lambda: S.propagate(D, "median"), r"sum, mean, max or min"),
+    "singular": (
+        lambda: torch.sparse.spsolve(S * torch.tensor([1.0, 1.0, 0.0]), torch.ones(3)),
+        r"is singular",
+    ),
+    "zero diagonal": (
+        lambda: torch.linalg.solve_triangular(S, D, upper=True),
+        r"zero on its diagonal",
+    ),
+    "cg": (lambda: cg(S, torch.ones(3), max_steps=5), r"symmetric positive definite"),
+    "einsum": (lambda: torch.einsum("ij,jk,kl->il", S, S, D), r"one sparse operand"),
+    "step": (lambda: S[::-1], r"positive step, not -1: use S\.flip\(0\)"),
+    "two indices": (lambda: S.unsqueeze(0)[[0], :, [1]], r"S\[rows\]\[:, cols\]"),
+}
+
+
+@pytest.mark.parametrize(("f", "said"), OTHER.values(), ids=OTHER.keys())
+def test_other_refusals(f: Callable[[], Any], said: str) -> None:
+    with pytest.raises((SparseError, ValueError), match=said):
+        f()
+
+
+def test_indices_outside() -> None:
+    for f in (
+        lambda: S[3],
+        lambda: S[[0, 5]],
+        lambda: S[0, 7],
+        lambda: S[0, 0, 0],
+        lambda: S[torch.tensor([True])],
+    ):
+        with pytest.raises(IndexError):
+            f()
+    assert S[-1].to_dense().tolist() == [0, 0, 3]
+
+
+def test_the_docs_table_has_no_failure_of_ours() -> None:
+    from pathlib import Path
+
+    page = Path(__file__).parents[2] / "docs" / "sparse-operations.md"
+    rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) == 106
+    ours = [row[-1].rstrip(" |") for row in rows]
+    assert set(ours) == {"ok", "dense"} and ours.count("dense") == 3
