@@ -259,3 +259,11 @@ def prefetch(_: Any, tag: Any, width: Any, addr: Any, index: Any) -> Typed:
         return context.get_dummy_value()
 
     return types.void(tag, width, addr, index), emit
+
+
+@intrinsic
+def sqrt(_: Any, x: Any) -> Typed:
+    def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
+        return _call(b, f"llvm.sqrt.{x.suffix}", x.vector, list(a))
+
+    return x(x), emit
