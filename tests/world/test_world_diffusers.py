@@ -116,7 +116,7 @@ def _signal() -> Training:
         in_channels=2,
         out_channels=2,
         extra_in_channels=16,
-        block_out_channels=(8, 8, 16),
+        block_out_channels=(32, 32, 64),
         layers_per_block=1,
     )
     x, t = torch.randn(2, 2, 32), torch.tensor([1, 5])
