@@ -46,6 +46,7 @@ class Skip(Exception):
 def trials_of(op: Any, dtype: torch.dtype, samples: int, seed: int) -> Iterator[dict[str, Any]]:
     found = list(op.sample_inputs("cpu", dtype, requires_grad=True))
     random.Random(seed).shuffle(found)
+    found.sort(key=_is_empty)  # nothing can be seen in the gradient of an empty tensor
     made, why = 0, "no sample inputs"
     for number, sample in enumerate(found):
         if made == samples:
@@ -61,6 +62,11 @@ def trials_of(op: Any, dtype: torch.dtype, samples: int, seed: int) -> Iterator[
         raise Skip(why)
 
 
+def _is_empty(sample: Any) -> bool:
+    given = tree_leaves((sample.input, sample.args, sample.kwargs))
+    return any(isinstance(t, torch.Tensor) and t.numel() == 0 for t in given)
+
+
 def _of_sample(op: Any, dtype: torch.dtype, number: int, sample: Any) -> list[Trial]:
     program = _Program(op, sample)
     right = program.run()
@@ -70,7 +76,7 @@ def _of_sample(op: Any, dtype: torch.dtype, number: int, sample: Any) -> list[Tr
     for target in program.targets:
         if not program.can_write(target):
             continue
-        reads = any(program.reads(target, k, right) for k in (0, 1, 2))
+        reads = any(program.reads(target, k, right) for k in range(4))
         for way in WAYS:
             trial = program.trial(target, way, reads, right)
             if trial is not None:
@@ -258,9 +264,9 @@ def _other(t: torch.Tensor, value: int) -> torch.Tensor:
     with torch.no_grad():
         old = t.detach().clone()
         if t.is_floating_point() or t.is_complex():
-            return (old * -0.5 + 0.75, old * 3 + 0.125, old.flip(0) - 2.25 if old.dim() else old - 2.25)[
-                value
-            ]
+            turned = old.flip(0) if old.dim() else old
+            # A NaN shows through a factor of zero, too.
+            return (old * -0.5 + 0.75, old * 3 + 0.125, turned - 2.25, old * torch.nan)[value]
         # Indices, masks and pivots must stay in range: the same values at other places.
         return old.reshape(-1).roll(value + 1).reshape(old.shape)
 
