@@ -92,9 +92,15 @@ class Teller:
 
         if not plausible(fault):
             return None
+        healed = fault.healed and self.policy == "heal"
+        known = self._known.get(fault.key)
+        if known is not None and healed:
+            known[1] += 1
+            return None
         conflict = link_fault(fault)
+        self._known[fault.key] = [len(self.session.conflicts), 1, 0]
         self.session.conflicts.append(conflict)
-        if fault.healed and self.policy == "heal":
+        if healed:
             if self.session.outcome == "clean":
                 self.session.outcome = "healed"
             return None

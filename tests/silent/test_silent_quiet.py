@@ -321,3 +321,14 @@ def test_an_edit_dies_with_its_graph() -> None:
         assert len(edits.live()) == 1
         del h
         assert edits.live() == []
+
+
+def test_a_healed_hook_is_told_once_with_its_count() -> None:
+    x = T([1.0, 2.0], requires_grad=True)
+    with gradmend.heal() as session:
+        for _ in range(5):
+            a, b = x * 2, x * 3
+            b.register_hook(lambda grad: grad.mul_(10))
+            (a + b).backward(torch.ones(2))
+    assert [(c.rule, c.times) for c in session.conflicts] == [("GM207", 5)]
+    assert torch.equal(x.grad, T([160.0, 160.0]))
