@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+WORLD  := .venv-world
 JOBS   ?= 2
 
-.PHONY: demo test test-ops bench tables venv lint types check clean
+.PHONY: demo test test-ops test-world world bench tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
@@ -15,6 +16,12 @@ test: $(READY)  ## Every test that needs no third-party models.
 
 test-ops: $(READY)  ## PyTorch's whole op database as the oracle: tens of minutes.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m ops
+
+test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
+
+world: test-world  ## The same, and its table: docs/world.md.
+	$(WORLD)/bin/python tools/make_world.py build/world.xml
 
 bench: $(READY)  ## Ratios to plain PyTorch and to peers, in one run each.
 	$(BIN)/python benchmarks/overhead.py
@@ -35,6 +42,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
 
+$(WORLD)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(WORLD)
+	$(WORLD)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(WORLD)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,world]"
+	@touch $@
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,4 +58,4 @@ types: $(READY)
 check: lint types test
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(WORLD) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -156,10 +156,19 @@ def _sd3() -> Training:
         pooled_projection_dim=12,
         out_channels=2,
     )
-    x, words, pooled, t = torch.randn(1, 2, 8, 8), torch.randn(1, 3, 16), torch.randn(1, 12), torch.tensor([5.0])
+    x, words, pooled, t = (
+        torch.randn(1, 2, 8, 8),
+        torch.randn(1, 3, 16),
+        torch.randn(1, 12),
+        torch.tensor([5.0]),
+    )
     return training(
         model,
-        lambda: model(x, encoder_hidden_states=words, pooled_projections=pooled, timestep=t).sample.square().mean(),
+        lambda: (
+            model(x, encoder_hidden_states=words, pooled_projections=pooled, timestep=t)
+            .sample.square()
+            .mean()
+        ),
     )
 
 

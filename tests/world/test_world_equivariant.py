@@ -65,7 +65,7 @@ def _more() -> Training:
     def loss() -> torch.Tensor:
         h = first(x)
         z = product(h, h)
-        return size(z).mean() + taken(z).square().mean()
+        return size(z).mean() + taken(z)[0].square().mean()
 
     return training(first, loss)
 

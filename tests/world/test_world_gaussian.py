@@ -33,14 +33,21 @@ def _exact(kernel: Callable[[], Any], deep: bool = False, by_cg: bool = False) -
     def case() -> Training:
         x, y = _data()
         likelihood = gpytorch.likelihoods.GaussianLikelihood()
-        net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 2)) if deep else None
+        net = (
+            torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 2))
+            if deep
+            else None
+        )
         model = _Exact(x, y, likelihood, kernel(), net).double()
         likelihood.double()
         likelihood.train()
         mll = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
 
         def loss() -> torch.Tensor:
-            with gpytorch.settings.fast_computations(by_cg, by_cg, by_cg), gpytorch.settings.max_cholesky_size(0 if by_cg else 800):
+            with (
+                gpytorch.settings.fast_computations(by_cg, by_cg, by_cg),
+                gpytorch.settings.max_cholesky_size(0 if by_cg else 800),
+            ):
                 return -mll(model(x), y)
 
         return training(model, loss)
@@ -50,10 +57,18 @@ def _exact(kernel: Callable[[], Any], deep: bool = False, by_cg: bool = False) -
 
 _scaled = lambda k: gpytorch.kernels.ScaleKernel(k)  # noqa: E731
 gp.add("exact GP, RBF", _exact(lambda: _scaled(gpytorch.kernels.RBFKernel(ard_num_dims=2))))
-gp.add("exact GP, Matern, conjugate gradients", _exact(lambda: _scaled(gpytorch.kernels.MaternKernel(nu=2.5)), by_cg=True))
-gp.add("exact GP, periodic + linear", _exact(lambda: gpytorch.kernels.PeriodicKernel() + gpytorch.kernels.LinearKernel()))
+gp.add(
+    "exact GP, Matern, conjugate gradients",
+    _exact(lambda: _scaled(gpytorch.kernels.MaternKernel(nu=2.5)), by_cg=True),
+)
+gp.add(
+    "exact GP, periodic + linear",
+    _exact(lambda: gpytorch.kernels.PeriodicKernel() + gpytorch.kernels.LinearKernel()),
+)
 gp.add("deep kernel learning", _exact(lambda: _scaled(gpytorch.kernels.RBFKernel()), deep=True))
-gp.add("spectral mixture", _exact(lambda: gpytorch.kernels.SpectralMixtureKernel(num_mixtures=2, ard_num_dims=2)))
+gp.add(
+    "spectral mixture", _exact(lambda: gpytorch.kernels.SpectralMixtureKernel(num_mixtures=2, ard_num_dims=2))
+)
 gp.add(
     "KISS-GP (grid interpolation)",
     _exact(

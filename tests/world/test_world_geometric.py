@@ -41,7 +41,9 @@ world.add("EdgeCNN", _nodes(lambda gnn: gnn.EdgeCNN(FEATURES, 16, 2, CLASSES)))
 world.add("GraphUNet", _nodes(lambda gnn: gnn.GraphUNet(FEATURES, 16, CLASSES, depth=2)))
 world.add("ChebConv", _nodes(lambda gnn: gnn.ChebConv(FEATURES, CLASSES, K=3)))
 world.add("ARMAConv", _nodes(lambda gnn: gnn.ARMAConv(FEATURES, CLASSES, num_stacks=2, num_layers=2)))
-world.add("TransformerConv", _nodes(lambda gnn: gnn.TransformerConv(FEATURES, CLASSES, heads=2, concat=False)))
+world.add(
+    "TransformerConv", _nodes(lambda gnn: gnn.TransformerConv(FEATURES, CLASSES, heads=2, concat=False))
+)
 world.add("TAGConv", _nodes(lambda gnn: gnn.TAGConv(FEATURES, CLASSES)))
 world.add("FAConv", _nodes(lambda gnn: _Residual(gnn.FAConv(FEATURES))))
 
@@ -62,7 +64,11 @@ class _Residual(torch.nn.Module):
 def _gated() -> Training:
     import torch_geometric.nn as gnn
 
-    conv, pool, head = gnn.GatedGraphConv(FEATURES, 3), gnn.AttentionalAggregation(torch.nn.Linear(FEATURES, 1)), None
+    conv, pool, head = (
+        gnn.GatedGraphConv(FEATURES, 3),
+        gnn.AttentionalAggregation(torch.nn.Linear(FEATURES, 1)),
+        None,
+    )
     head = torch.nn.Linear(FEATURES, CLASSES)
     norm = gnn.GraphNorm(FEATURES)
     model = torch.nn.ModuleList([conv, pool, norm, head])

@@ -45,7 +45,11 @@ def _augment() -> Training:
     )
     stem = torch.nn.Conv2d(3, 3, 1)
     net = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(inplace=True), torch.nn.Flatten(), torch.nn.LazyLinear(4)
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(inplace=True),
+        torch.nn.Flatten(),
+        torch.nn.LazyLinear(4),
     )
     x, y = torch.rand(4, 3, 16, 16), torch.randint(4, (4,))
     net(x)
@@ -65,7 +69,13 @@ def _filters() -> Training:
         edges = kornia.filters.sobel(kornia.filters.bilateral_blur(y, 3, 0.1, (1.5, 1.5)))
         magnitude, _ = kornia.filters.canny(y, hysteresis=False)
         corners = kornia.feature.harris_response(y)
-        return lab.mean() / 100 + edges.mean() + magnitude.mean() + corners.mean() + kornia.losses.total_variation(y).mean() / 100
+        return (
+            lab.mean() / 100
+            + edges.mean()
+            + magnitude.mean()
+            + corners.mean()
+            + kornia.losses.total_variation(y).mean() / 100
+        )
 
     return training(model, loss)
 
@@ -106,21 +116,67 @@ def _segments(make: Callable[[Any], torch.nn.Module], dims: int, size: int) -> C
 
 monai_world.add(
     "UNet 2d, residual units",
-    _segments(lambda n: n.UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1, dropout=0.1), 2, 16),
+    _segments(
+        lambda n: n.UNet(2, 1, 2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1, dropout=0.1), 2, 16
+    ),
 )
-monai_world.add("SegResNet 3d", _segments(lambda n: n.SegResNet(3, 4, in_channels=1, out_channels=2, blocks_down=(1, 1), blocks_up=(1,), norm=("GROUP", {"num_groups": 2})), 3, 8))
-monai_world.add("DynUNet 2d", _segments(lambda n: n.DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[4, 8, 16]), 2, 16))
+monai_world.add(
+    "SegResNet 3d",
+    _segments(
+        lambda n: n.SegResNet(
+            3,
+            4,
+            in_channels=1,
+            out_channels=2,
+            blocks_down=(1, 1),
+            blocks_up=(1,),
+            norm=("GROUP", {"num_groups": 2}),
+        ),
+        3,
+        8,
+    ),
+)
+monai_world.add(
+    "DynUNet 2d",
+    _segments(lambda n: n.DynUNet(2, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[4, 8, 16]), 2, 16),
+)
 monai_world.add("AttentionUnet 2d", _segments(lambda n: n.AttentionUnet(2, 1, 2, (4, 8), (2,)), 2, 16))
-monai_world.add("BasicUNetPlusPlus 2d", _segments(lambda n: n.BasicUNetPlusPlus(2, 1, 2, features=(4, 4, 8, 8, 8, 4)), 2, 32))
+monai_world.add(
+    "BasicUNetPlusPlus 2d",
+    _segments(lambda n: n.BasicUNetPlusPlus(2, 1, 2, features=(4, 4, 8, 8, 8, 4)), 2, 32),
+)
 monai_world.add("VNet 2d", _segments(lambda n: n.VNet(2, 1, 2), 2, 32))
-monai_world.add("UNETR 2d", _segments(lambda n: n.UNETR(1, 2, 32, feature_size=4, hidden_size=12, mlp_dim=16, num_heads=2, spatial_dims=2), 2, 32))
-monai_world.add("SwinUNETR 2d", _segments(lambda n: n.SwinUNETR(in_channels=1, out_channels=2, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1), feature_size=12, spatial_dims=2), 2, 64))
+monai_world.add(
+    "UNETR 2d",
+    _segments(
+        lambda n: n.UNETR(1, 2, 32, feature_size=4, hidden_size=12, mlp_dim=16, num_heads=2, spatial_dims=2),
+        2,
+        32,
+    ),
+)
+monai_world.add(
+    "SwinUNETR 2d",
+    _segments(
+        lambda n: n.SwinUNETR(
+            in_channels=1,
+            out_channels=2,
+            depths=(1, 1, 1, 1),
+            num_heads=(1, 1, 1, 1),
+            feature_size=12,
+            spatial_dims=2,
+        ),
+        2,
+        64,
+    ),
+)
 
 
 @monai_world.case("DenseNet and sliding-window inference")
 def _dense() -> Training:
     monai = pytest.importorskip("monai")
-    model = monai.networks.nets.DenseNet(2, 1, 2, init_features=4, growth_rate=4, block_config=(2, 2), bn_size=2)
+    model = monai.networks.nets.DenseNet(
+        2, 1, 2, init_features=4, growth_rate=4, block_config=(2, 2), bn_size=2
+    )
     segment = monai.networks.nets.UNet(2, 1, 1, channels=(4, 8), strides=(2,))
     both = torch.nn.ModuleList([model, segment])
     x, y = torch.randn(2, 1, 32, 32), torch.randint(2, (2,))

@@ -70,7 +70,9 @@ class _Gan(_Told):
         self.manual_backward(loss)
         of_maker.step()
         self.untoggle_optimizer(of_maker)
-        loss = self.tell(F.softplus(self.judge(self.make(z).detach())).mean() + F.softplus(-self.judge(x)).mean())
+        loss = self.tell(
+            F.softplus(self.judge(self.make(z).detach())).mean() + F.softplus(-self.judge(x)).mean()
+        )
         of_judge.zero_grad()
         self.manual_backward(loss)
         of_judge.step()
@@ -107,7 +109,9 @@ def _fit(make: Callable[[], _Told], **options: Any) -> Callable[[], Training]:
 
 
 world.add("Trainer, classifier with schedule", _fit(_Classifier))
-world.add("Trainer, clipping and accumulation", _fit(_Classifier, gradient_clip_val=0.5, accumulate_grad_batches=2))
+world.add(
+    "Trainer, clipping and accumulation", _fit(_Classifier, gradient_clip_val=0.5, accumulate_grad_batches=2)
+)
 world.add("Trainer, bf16 autocast", _fit(_Classifier, precision="bf16-mixed"))
 world.add("Trainer, GAN by manual optimisation", _fit(_Gan))
 

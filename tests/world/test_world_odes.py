@@ -47,7 +47,9 @@ def _ball() -> Training:
             super().__init__()
             self.gravity = torch.nn.Parameter(torch.tensor([9.8]))
 
-        def forward(self, t: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(
+            self, t: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor]
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             _, speed = state
             return speed, -self.gravity.expand_as(speed)
 
@@ -56,7 +58,11 @@ def _ball() -> Training:
     def loss() -> torch.Tensor:
         state = (torch.tensor([10.0]), torch.tensor([0.0]))
         when, _ = torchdiffeq.odeint_event(
-            ball, state, torch.tensor(0.0), event_fn=lambda t, y: y[0].sum(), odeint_interface=torchdiffeq.odeint
+            ball,
+            state,
+            torch.tensor(0.0),
+            event_fn=lambda t, y: y[0].sum(),
+            odeint_interface=torchdiffeq.odeint,
         )
         return (when - 1.0).square()
 

@@ -21,7 +21,11 @@ class _Recurrent(torch.nn.Module):
         super().__init__()
         from opacus.layers import DPLSTM
 
-        self.words, self.lstm, self.head = torch.nn.Embedding(20, 8), DPLSTM(8, 8, batch_first=True), torch.nn.Linear(8, 3)
+        self.words, self.lstm, self.head = (
+            torch.nn.Embedding(20, 8),
+            DPLSTM(8, 8, batch_first=True),
+            torch.nn.Linear(8, 3),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.lstm(self.words(x))[0][:, -1])
@@ -38,7 +42,9 @@ def _conv() -> torch.nn.Module:
     )
 
 
-def _private(make: Callable[[], torch.nn.Module], data: Callable[[], torch.Tensor], **options: Any) -> Callable[[], Training]:
+def _private(
+    make: Callable[[], torch.nn.Module], data: Callable[[], torch.Tensor], **options: Any
+) -> Callable[[], Training]:
     def case() -> Training:
         from opacus import PrivacyEngine
 
@@ -49,7 +55,12 @@ def _private(make: Callable[[], torch.nn.Module], data: Callable[[], torch.Tenso
             torch.utils.data.TensorDataset(data(), torch.randint(3, (12,))), batch_size=4
         )
         made = PrivacyEngine().make_private(
-            module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0, **options
+            module=model,
+            optimizer=optimizer,
+            data_loader=loader,
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            **options,
         )
         model, optimizer, loader = made[0], made[1], made[-1]
         judge = made[2] if len(made) == 4 else F.cross_entropy
@@ -79,9 +90,14 @@ def _images() -> torch.Tensor:
 world.add("DP-SGD, convolutions", _private(_conv, _images))
 world.add("DP-SGD by torch.func", _private(_conv, _images, grad_sample_mode="functorch"))
 world.add("DP-SGD by expanded weights", _private(_conv, _images, grad_sample_mode="ew"))
-world.add("DP-SGD by ghost clipping", lambda: _private(_conv, _images, grad_sample_mode="ghost", criterion=torch.nn.CrossEntropyLoss())())
+world.add(
+    "DP-SGD by ghost clipping",
+    lambda: _private(_conv, _images, grad_sample_mode="ghost", criterion=torch.nn.CrossEntropyLoss())(),
+)
 world.add("DP-SGD, DPLSTM", _private(_Recurrent, lambda: torch.randint(20, (12, 5))))
-world.add("DP-SGD, clipping per layer", lambda: _private(_conv, _images, clipping="flat", poisson_sampling=False)())
+world.add(
+    "DP-SGD, clipping per layer", lambda: _private(_conv, _images, clipping="flat", poisson_sampling=False)()
+)
 
 
 @pytest.mark.parametrize("case", world.cases, ids=str)

@@ -48,7 +48,10 @@ def _adam() -> Any:
 
 
 world.add("SVI, AutoNormal", _guided(lambda: pyro.infer.autoguide.AutoNormal(_regression), _adam))
-world.add("SVI, AutoMultivariateNormal", _guided(lambda: pyro.infer.autoguide.AutoMultivariateNormal(_regression), _adam))
+world.add(
+    "SVI, AutoMultivariateNormal",
+    _guided(lambda: pyro.infer.autoguide.AutoMultivariateNormal(_regression), _adam),
+)
 world.add(
     "SVI, inverse autoregressive flow",
     _guided(lambda: pyro.infer.autoguide.AutoIAFNormal(_regression, hidden_dim=[8]), _adam),

@@ -40,14 +40,18 @@ def _actor() -> Any:
     from torchrl.modules import NormalParamExtractor, ProbabilisticActor, TanhNormal
 
     net = TensorDictModule(
-        torch.nn.Sequential(_net(3, 4), NormalParamExtractor()), in_keys=["observation"], out_keys=["loc", "scale"]
+        torch.nn.Sequential(_net(3, 4), NormalParamExtractor()),
+        in_keys=["observation"],
+        out_keys=["loc", "scale"],
     )
     return ProbabilisticActor(
         net, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True
     )
 
 
-def _loop(loss: Any, updater: Any, batch: Any, prepare: Callable[[], None] | None = None, steps: int = 3) -> Training:
+def _loop(
+    loss: Any, updater: Any, batch: Any, prepare: Callable[[], None] | None = None, steps: int = 3
+) -> Training:
     """torchrl's usual loop: the losses of a loss module are summed; targets follow softly."""
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-2)
 
@@ -100,7 +104,9 @@ def _sac() -> Training:
         def forward(self, observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
             return self.net(torch.cat([observation, action], -1))
 
-    loss = SACLoss(_actor(), ValueOperator(Quality(), in_keys=["observation", "action"]), action_spec=_bounded())
+    loss = SACLoss(
+        _actor(), ValueOperator(Quality(), in_keys=["observation", "action"]), action_spec=_bounded()
+    )
     loss.make_value_estimator(gamma=0.9)
     return _loop(loss, SoftUpdate(loss, eps=0.9), _batch())
 
@@ -176,7 +182,10 @@ def _learns(algorithm: str, env: str, steps: int, **options: Any) -> Callable[[]
 
 baselines.add("PPO, CartPole", _learns("PPO", "CartPole-v1", 64, n_steps=32, batch_size=16, n_epochs=2))
 baselines.add("A2C, CartPole", _learns("A2C", "CartPole-v1", 40))
-baselines.add("DQN, CartPole", _learns("DQN", "CartPole-v1", 60, learning_starts=20, batch_size=8, target_update_interval=10))
+baselines.add(
+    "DQN, CartPole",
+    _learns("DQN", "CartPole-v1", 60, learning_starts=20, batch_size=8, target_update_interval=10),
+)
 baselines.add("SAC, Pendulum", _learns("SAC", "Pendulum-v1", 40, learning_starts=20, batch_size=8))
 baselines.add("TD3, Pendulum", _learns("TD3", "Pendulum-v1", 40, learning_starts=20, batch_size=8))
 baselines.add("DDPG, Pendulum", _learns("DDPG", "Pendulum-v1", 40, learning_starts=20, batch_size=8))

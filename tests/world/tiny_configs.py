@@ -56,7 +56,8 @@ def tiny(model_type: str, **changes: Any) -> Any:
     mapped = getattr(kind, "attribute_map", {})
     given: dict[str, Any] = {}
     for name, value in names.items():
-        if name in changes or (hasattr(known, name) and isinstance(getattr(known, name), (int, type(None)))):
+        fits = hasattr(known, name) and isinstance(getattr(known, name), (int, type(None)))
+        if value is not None and (fits or name in changes):
             given[mapped.get(name, name)] = value
     return kind(**given)
 
@@ -69,9 +70,12 @@ def text(auto: str, model_type: str, **changes: Any) -> Training:
     """Train a language model on random tokens, by its own loss."""
     import transformers
 
-    length = changes.pop("length", 16)
+    changes = dict(changes)
+    checkpointing = changes.pop("checkpointing", False)
     model = getattr(transformers, auto).from_config(tiny(model_type, **changes))
-    batch = {"input_ids": tokens(length), "labels": tokens(length)}
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    batch = {"input_ids": tokens(), "labels": tokens()}
     return training(model, lambda: model(**batch).loss)
 
 
