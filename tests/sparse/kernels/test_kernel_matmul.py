@@ -109,6 +109,22 @@ def test_any_strides(road: str) -> None:
             close(dX, D.T @ G)
 
 
+def test_any_index_tensors(road: str) -> None:
+    """Views of a [nnz, 2] table have a stride, and CSR indices are often int32."""
+    crow, col, crow_t, row_t, perm, mask = pattern(37, 29, 0.2)
+    table = torch.stack([col, perm, row_t], 1).t()
+    assert not table[0].is_contiguous()
+    v, X, G = torch.randn(col.numel()), torch.randn(29, 16), torch.randn(37, 16)
+    D = torch.zeros(37, 29).masked_scatter_(mask, v)
+    close(matmul.spmm(crow, table[0], v, X), D @ X)
+    close(matmul.spmm(crow_t, table[2], v, G, table[1]), D.T @ G)
+    close(matmul.sddmm(crow, table[0], G, X), (G @ X.T)[mask])
+    dv, dX = matmul.spmm_backward(crow, table[0], crow_t, table[2], table[1], v, X, G)
+    close(dv, (G @ X.T)[mask])
+    close(dX, D.T @ G)
+    close(matmul.spmm(crow.int(), col.int(), v, X), D @ X)
+
+
 def test_nan_and_inf_stay_where_they_are(road: str) -> None:
     crow, col = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
     X = torch.tensor([[float("nan")] * 5, [1.0] * 5])

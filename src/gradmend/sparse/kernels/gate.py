@@ -87,3 +87,8 @@ def rows(X: Tensor) -> tuple[Tensor, int]:
 
 def flat(values: Tensor) -> Tensor:
     return (values.resolve_neg() if values.is_neg() else values).contiguous()
+
+
+def places(index: Tensor) -> Tensor:
+    """Indices as the kernels read them: int64, one after the other."""
+    return index.to(torch.int64).contiguous()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradmend.sparse.kernels import plain
-from gradmend.sparse.kernels.gate import SMALL, flat, plan, rows, usable
+from gradmend.sparse.kernels.gate import SMALL, flat, places, plan, rows, usable
 from gradmend.sparse.kernels.memory import empty
 from gradmend.sparse.kernels.team import run
 
@@ -20,6 +20,8 @@ def spmm(crow: Tensor, col: Tensor, values: Tensor, X: Tensor, perm: Tensor | No
 
     kernel = compiled.spmm(p.tag, p.width, p.exact, perm is not None)
     (X, ldx), values, out = rows(X), flat(values), empty((n, k), X.dtype)
+    crow, col = places(crow), places(col)
+    perm = None if perm is None else places(perm)
     where = 0 if perm is None else perm.data_ptr()
     pointers = (crow.data_ptr(), col.data_ptr(), where, values.data_ptr(), X.data_ptr(), ldx, out.data_ptr())
     run(kernel, work, *pointers, n, k)
@@ -36,6 +38,7 @@ def sddmm(crow: Tensor, col: Tensor, A: Tensor, B: Tensor, row: Tensor | None = 
 
     kernel = compiled.sddmm(p.tag, p.wide, p.width, p.exact)
     dtype = A.dtype
+    crow, col = places(crow), places(col)
     (A, lda), (B, ldb), out = rows(A), rows(B), empty((col.numel(),), plain.wide(dtype))
     pointers = (crow.data_ptr(), col.data_ptr(), A.data_ptr(), lda, B.data_ptr(), ldb, out.data_ptr())
     run(kernel, work, *pointers, n, k)
@@ -64,6 +67,7 @@ def spmm_backward(
     dtype = X.dtype
     (X, ldx), (grad, ldg), values = rows(X), rows(grad), flat(values)
     d_values, d_X = empty((col.numel(),), plain.wide(dtype)), empty((n, k), dtype)
+    crow_t, row_t, perm = places(crow_t), places(row_t), places(perm)
     pattern = (crow_t.data_ptr(), row_t.data_ptr(), perm.data_ptr())
     dense = (values.data_ptr(), X.data_ptr(), ldx, grad.data_ptr(), ldg, d_values.data_ptr(), d_X.data_ptr())
     run(kernel, 2 * work, *pattern, *dense, n, k)

@@ -54,7 +54,8 @@ def spmm(crow: Tensor, col: Tensor, values: Tensor, X: Tensor, perm: Tensor | No
     if nnz == 0 or k == 0:
         return X.new_zeros(rows, k)
     if X.dtype in _BAG:
-        X = X.contiguous()  # a strided X costs embedding_bag 25x
+        # embedding_bag takes 25x for a strided X, and reads strided indices as if they were not (2.13).
+        X, col, crow = X.contiguous(), col.contiguous(), crow.contiguous()
         if _bag is not None and not (torch.is_grad_enabled() and (X.requires_grad or values.requires_grad)):
             return _bag(X, col, crow, False, 0, False, values, True, -1)[0]
         return F.embedding_bag(col, X, crow, mode="sum", per_sample_weights=values, include_last_offset=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradmend.sparse.kernels import plain
-from gradmend.sparse.kernels.gate import SMALL, Plan, flat, plan, usable
+from gradmend.sparse.kernels.gate import SMALL, Plan, flat, places, plan, usable
 from gradmend.sparse.kernels.memory import empty
 from gradmend.sparse.kernels.team import run
 
@@ -28,7 +28,7 @@ def _plan(values: Tensor, *others: Tensor) -> tuple[Plan, int] | None:
 def _reduce(crow: Tensor, values: Tensor, how: str, fill: float, p: Plan, d: int) -> Tensor:
     from gradmend.sparse.kernels import compiled_segments
 
-    values, n = flat(values), crow.numel() - 1
+    crow, values, n = places(crow), flat(values), crow.numel() - 1
     out = empty((n, *values.shape[1:]), values.dtype)
     kernel = compiled_segments.reduce(p.tag, p.width, p.exact, how)
     where = (crow.data_ptr(), values.data_ptr(), out.data_ptr())
@@ -39,6 +39,7 @@ def _reduce(crow: Tensor, values: Tensor, how: str, fill: float, p: Plan, d: int
 def _spread(crow: Tensor, values: Tensor, totals: Tensor, out: Tensor, how: str, p: Plan, d: int) -> Tensor:
     from gradmend.sparse.kernels import compiled_segments
 
+    crow = places(crow)
     kernel = compiled_segments.spread(p.tag, p.width, p.exact, how)
     where = (crow.data_ptr(), values.data_ptr(), totals.data_ptr(), out.data_ptr())
     run(kernel, _COST * values.numel(), *where, crow.numel() - 1, d)
@@ -118,7 +119,7 @@ def segment_log_softmax(crow: Tensor, values: Tensor) -> Tensor:
 def _softmax_backward(crow: Tensor, p: Tensor, grad: Tensor, log: bool, how: Plan, d: int) -> Tensor:
     from gradmend.sparse.kernels import compiled_segments
 
-    p, grad = flat(p), flat(grad)
+    crow, p, grad = places(crow), flat(p), flat(grad)
     out = empty(tuple(p.shape), p.dtype)
     kernel = compiled_segments.softmax_backward(how.tag, how.width, how.exact, log)
     where = (crow.data_ptr(), p.data_ptr(), grad.data_ptr(), out.data_ptr())
