@@ -179,7 +179,7 @@ def run_row(row: str, seconds: float, memory: bool, speed: float, only: list[str
 
 
 def show(r: dict[str, Any]) -> None:
-    print(f"\n{r['name']}  ({r['nnz']:,} entries)")
+    print(f"\n{r['name']}  ({r['nnz']:,} entries)", flush=True)
     for name, ms in sorted(r["best_ms"].items(), key=lambda item: item[1]):
         peak = r["memory"].get(name)
         extra = "" if not peak else f"  {peak['above'] / 1e6:9.1f} MB above results"
@@ -236,13 +236,13 @@ def main() -> None:
         parser.error(f"no row {unknown[0]}; the rows are {', '.join(PROBLEMS)}")
     speed = bandwidth()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, copy {speed / 1e9:.1f} GB/s")
-    found = []
+    about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "copy_gb_s": speed / 1e9}
+    found: list[dict[str, Any]] = []
     for row in options.rows or PROBLEMS:
         found.append(run_row(row, options.seconds, not options.no_memory, speed, options.peers))
         show(found[-1])
-    if options.json:
-        about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "copy_gb_s": speed / 1e9}
-        Path(options.json).write_text(json.dumps({"about": about, "rows": found}, indent=1))
+        if options.json:  # after each row: a run that is cut short keeps what it has
+            Path(options.json).write_text(json.dumps({"about": about, "rows": found}, indent=1))
     if options.plot:
         plot(found, options.plot)
 
