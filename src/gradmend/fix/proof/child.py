@@ -125,7 +125,9 @@ def _policy(
         stack.enter_context(copies.hooks())
         stack.enter_context(live)
         finish.append(
-            lambda: extra.update(refused=copies.refused, silent=copies.silent, by_detach=live.by_detach)
+            lambda: extra.update(
+                refused=copies.refused, silent=copies.silent, by_detach=live.by_detach, doors=len(live.doors)
+            )
         )
     elif mode == "heal":
         import gradmend

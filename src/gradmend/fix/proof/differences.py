@@ -46,6 +46,7 @@ class Nudge(TorchDispatchMode):
         self.cursor = 0
         self.forgive = forgive
         self.open_doors = False  # `.detach()` is used to edit the graph's memory: it is no stop then
+        self.inside = 0  # custom Functions run their forward without grad mode: that is no stop
         self.over = False  # the loss is there: from now on nothing is moved or stopped
         if replay and tape:
             with open(tape, "rb") as file:
@@ -59,7 +60,7 @@ class Nudge(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.over:
             return func(*args, **kwargs)
-        quiet = self.forgive is not None and self.forgive.quiet
+        quiet = self.inside > 0 or (self.forgive is not None and self.forgive.quiet)
         if torch.is_grad_enabled() or quiet:
             for value in [*args, *kwargs.values()]:
                 for tensor in value if isinstance(value, (list, tuple)) else (value,):
@@ -130,6 +131,18 @@ class Nudge(TorchDispatchMode):
                 tensor.data.copy_(torch.from_numpy(self.tape[self.cursor]))
                 self.cursor += 1
         self.over = False
+
+    def watch_functions(self) -> None:
+        plain: Any = torch.autograd.Function.__dict__["apply"]
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            self.inside += 1
+            try:
+                return plain.__get__(None, cls)(*args, **kwargs)
+            finally:
+                self.inside -= 1
+
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment,method-assign]
 
     def watch_data(self) -> None:
         """`.data` reaches us as a detach, but it is a door into the graph's own memory, not a stop."""

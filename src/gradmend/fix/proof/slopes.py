@@ -31,6 +31,7 @@ def enter(
         stack.enter_context(forgive)
     stack.enter_context(nudge)
     nudge.watch_data()
+    nudge.watch_functions()
     recorder._depth = 1  # the recorder's own hooks are not needed here
     finish.append(nudge.finish)
     homes: list[Any] = [torch.autograd.graph, torch.autograd]
