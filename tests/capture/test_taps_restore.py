@@ -109,8 +109,9 @@ def _func():
 )
 def test_names_are_restored(use):
     use()  # what torch itself fills in at the first use is there now
-    before = _snapshot()
+    before, finders = _snapshot(), list(sys.meta_path)
     use()
+    assert sys.meta_path == finders
     assert [d for d in _differences(before, _snapshot()) if d not in _TORCHS_OWN] == []
 
 
