@@ -18,6 +18,7 @@ from gradmend.sparse.places import (
     bare,
     check_bounds,
     check_size,
+    is_wide,
     linear,
     order_of,
     pointers,
@@ -266,8 +267,7 @@ class Pattern:
         """Itself when most rows and columns are occupied, else a small pattern over those that are."""
         if self._local is not None:
             return self._local
-        limit = 4 * self.nnz + 1024
-        wide = [n > limit for n in self._size]
+        wide = [is_wide(n, self.nnz) for n in self._size]
         if not any(wide) or torch.compiler.is_compiling():
             # Not kept: a pattern that refers to itself would live until the garbage collector's next round.
             return Local(None, None, self)

@@ -15,6 +15,13 @@ from gradmend.sparse.errors import INT64_MAX, PatternError, too_large
 
 Size = tuple[int, ...]
 
+SPARE = 1024  # rows that may be empty without anyone minding
+
+
+def is_wide(n: int, nnz: int) -> bool:
+    """So many rows for so few entries that a number per row is more than all the entries: work on the occupied."""
+    return n > 4 * nnz + SPARE
+
 
 def linear(indices: Tensor, size: Size) -> Tensor:
     """[dims, n] -> [n], row-major numbers."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import PatternError
-from gradmend.sparse.places import linear, pointers
+from gradmend.sparse.places import is_wide, linear, pointers
 
 if TYPE_CHECKING:
     from gradmend.sparse.pattern import Pattern
@@ -42,7 +42,7 @@ def group(pattern: Pattern, keep: tuple[int, ...]) -> Segments:
     ordered = key
     if not leading:
         ordered, perm = torch.sort(key, stable=True)
-    if total <= 4 * pattern.nnz + 1024:
+    if not is_wide(total, pattern.nnz):
         ptr = pointers(ordered, total)
         return Segments(None, ptr, perm, key, total)
     if torch.compiler.is_compiling():

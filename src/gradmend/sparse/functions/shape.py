@@ -13,7 +13,7 @@ from gradmend.sparse.errors import SparseError, unsupported
 from gradmend.sparse.functions.dims import as_dims, split, wrap
 from gradmend.sparse.functions.rebuild import rebuild
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.places import check_size, unlinear
+from gradmend.sparse.places import check_size, is_wide, unlinear
 from gradmend.sparse.tensor import SparseTensor, make
 
 
@@ -95,16 +95,11 @@ def _permute_sparse(S: SparseTensor, order: tuple[int, ...]) -> SparseTensor:
     if order == tuple(range(len(order))):
         return S
     if len(order) == 2:
-        perm = S.pattern.transposed()[2] if not _wide(S.pattern) else None
+        perm = S.pattern.transposed()[2] if not is_wide(max(S.pattern.size), S.pattern.nnz) else None
         if perm is not None:
             return make(S.pattern.flipped(), S.values().index_select(S.batch_dims, perm), S.batch_dims)
     size = tuple(S.pattern.size[d] for d in order)
     return rebuild(S, S.pattern.indices()[list(order)], size, None, "permute")
-
-
-def _wide(pattern: Pattern) -> bool:
-    """So few entries that a pointer per row or column is more than they are."""
-    return max(pattern.size) > 4 * pattern.nnz + 1024
 
 
 @implements("movedim", "moveaxis")
