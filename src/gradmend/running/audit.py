@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from gradmend.auditing import Audit, Leaf, Verdict
@@ -105,5 +104,4 @@ def as_json(verdict: Verdict) -> dict[str, object]:
         ],
         "stopped": [c.rule for _, c in verdict.stopped],
         "unable": [why for _, why in verdict.unable],
-        "pid": os.getpid(),
     }
