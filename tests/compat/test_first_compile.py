@@ -38,3 +38,17 @@ def test_after_a_first_compilation_inside(context):
     text = PROGRAM.replace("CONTEXT", context)
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300)
     assert ran.stdout == "1 1 1\n", ran.stderr[-2000:]
+
+
+def test_what_can_be_overridden_is_torchs_own():
+    """torch.overrides lists functions when first asked; asked inside, it must not keep our taps."""
+    import torch
+
+    import gradmend
+
+    torch.overrides._get_overridable_functions.cache_clear()
+    with gradmend.watch():
+        torch.overrides.get_overridable_functions()
+    listed = {f for functions in torch.overrides.get_overridable_functions().values() for f in functions}
+    assert torch.add in listed and torch.Tensor.add_ in listed
+    assert not [f for f in listed if hasattr(f, "__gradmend_original__")]

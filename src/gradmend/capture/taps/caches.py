@@ -1,29 +1,21 @@
 """Tables that torch fills when Dynamo is imported or first used, keyed by torch's own functions.
 
 Filled under our taps they would hold the taps. Seen on torch 2.13: a program whose first optimizer or torch.compile
-came inside watch() could not compile `F.linear` afterwards. So Dynamo is imported with the taps off, and what was
-filled all the same while they were on is emptied when they go; torch fills it again when it needs it.
+came inside watch() could not compile `F.linear` afterwards. So Dynamo is imported with the taps off; and what
+torch.overrides listed while they were on is emptied when they go, for torch to list again when it needs it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_MODULES = (
-    "torch.overrides",
-    "torch._dynamo.trace_rules",
-    "torch._dynamo.variables.builtin",
-    "torch._dynamo.variables.functions",
-    "torch._dynamo.variables.tensor",
-    "torch._dynamo.variables.torch",
-)
-_found: dict[str, tuple[Any, ...]] = {}
+import torch
 
 
 class DynamoImport(MetaPathFinder):
@@ -59,25 +51,22 @@ def fill() -> None:
     if rules is not None:
         for name in ("get_torch_obj_rule_map", "get_tensor_method"):
             getattr(rules, name, tuple)()
+    variables = sys.modules.get("torch._dynamo.variables.torch")
+    if variables is not None:
+        for owner, name in (
+            (variables, "get_overridable_functions"),
+            (getattr(variables, "TorchInGraphFunctionVariable", None), "_get_handlers"),
+        ):
+            getattr(owner, name, tuple)()
 
 
-def _of(owner: Any) -> Iterator[Any]:
-    for value in list(vars(owner).values()):
-        function = getattr(value, "__func__", value)  # a staticmethod or classmethod of a class
-        if hasattr(function, "cache_clear") and hasattr(function, "cache_info"):
-            yield function
-        elif isinstance(value, type) and not isinstance(owner, type) and value.__module__ == owner.__name__:
-            yield from _of(value)
-
-
-def _caches() -> Iterator[Any]:
-    for name in _MODULES:
-        if name not in _found:
-            module = sys.modules.get(name)
-            if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
-                continue
-            _found[name] = tuple(_of(module))
-        yield from _found[name]
+def _caches() -> list[Any]:
+    """Those of torch.overrides, which says what can be overridden by a list of torch's functions."""
+    return [
+        value
+        for value in vars(torch.overrides).values()
+        if hasattr(value, "cache_clear") and hasattr(value, "cache_info")
+    ]
 
 
 def sizes() -> dict[int, int]:
@@ -89,4 +78,3 @@ def empty_newer(before: dict[int, int]) -> None:
     for cache in _caches():
         if cache.cache_info().currsize > before.get(id(cache), 0):
             cache.cache_clear()
-    fill()
