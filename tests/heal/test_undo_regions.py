@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import pytest
 import torch
 from healed import healed, plain
@@ -45,3 +48,27 @@ def test_detach_and_data_of_a_piece_that_may_not_be_written() -> None:
                 _ = piece.grad_fn
             assert piece.detach().tolist() == [2, 2, 2]
             assert piece.data.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.__setitem__(torch.tensor([99]), 0.0),
+        lambda y: y.__setitem__(torch.ones(7, dtype=torch.bool), 0.0),
+        lambda y: y.masked_fill_(torch.ones(7, dtype=torch.bool), 0.0),
+        lambda y: y.scatter_(0, torch.tensor([99]), 0.0),
+        lambda y: y.index_add_(0, torch.tensor([99]), torch.ones(1, dtype=y.dtype)),
+        lambda y: y.put_(torch.tensor([99]), torch.ones(1, dtype=y.dtype)),
+    ],
+)
+def test_a_bad_index_gets_pytorchs_own_words(write: Callable[[torch.Tensor], object]) -> None:
+    x = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    errors = []
+    for context in (nullcontext(), gradmend.watch(), gradmend.heal()):
+        with pytest.raises((IndexError, RuntimeError)) as raised, context:
+            y = x * 1
+            loss = (y**2).sum()
+            write(y)
+        errors.append((raised.type, str(raised.value).splitlines()[0]))
+        loss.backward()
+    assert len(set(errors)) == 1

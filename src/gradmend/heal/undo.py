@@ -54,7 +54,10 @@ def take(
 ) -> Record:
     """Keep the bytes of a region as they are now."""
     if elements is not None:
-        return Record(tick, layout, elements.read(layout.over(storage)), elements)
+        try:
+            return Record(tick, layout, elements.read(layout.over(storage)), elements)
+        except (IndexError, RuntimeError):
+            pass  # an index out of range, a mask that does not fit: PyTorch itself will say so
     if layout.dense:
         return Record(tick, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
     layout = _once(layout)
