@@ -148,6 +148,8 @@ LINEAR: dict[str, Two] = {
     "einsum full": lambda S, T, e: torch.einsum("ij,ij,j->i", S, e.full, e.row),
     "einsum scalar": lambda S, T, e: torch.einsum("ij,mi,jk->mk", S, e.Y, e.X),
     "einsum sparse": lambda S, T, e: torch.einsum("ij,j->ij", S, e.row),
+    "tensordot": lambda S, T, e: torch.tensordot(S, e.X, 1),
+    "tensordot lists": lambda S, T, e: torch.tensordot(e.full, S, [[0, 1], [0, 1]]),
     "S + T": lambda S, T, e: S + T,
     "S - T": lambda S, T, e: S - 2 * T,
     "S + D": lambda S, T, e: S + e.full,
@@ -208,6 +210,7 @@ LINEAR: dict[str, Two] = {
 }
 REAL: dict[str, Two] = {
     "relu": lambda S, T, e: torch.relu(S),
+    "normalize": lambda S, T, e: F.normalize(S, p=1.0),
     "abs": lambda S, T, e: S.abs(),
     "tanh": lambda S, T, e: torch.tanh(S),
     "leaky": lambda S, T, e: F.leaky_relu(S, 0.3),

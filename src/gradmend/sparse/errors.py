@@ -23,6 +23,10 @@ class UnsupportedError(SparseError, NotImplementedError):
     """An operation that SparseTensor doesn't answer."""
 
 
+class MissingError(UnsupportedError, AttributeError):
+    """A method that torch.Tensor has and SparseTensor has not."""
+
+
 def dense_result(name: str, why: str) -> DenseResultError:
     return DenseResultError(
         f"{name} of a sparse tensor is dense in every entry ({why}): "
@@ -43,3 +47,12 @@ def unsupported(name: str) -> UnsupportedError:
         f"{name} is not defined for SparseTensor: apply it to the stored entries with S.map(f), "
         f"to S.values(), or to S.to_dense()."
     )
+
+
+def missing(name: str) -> MissingError:
+    if name.endswith("_") and not name.endswith("__"):
+        return MissingError(
+            f"S.{name} would write in place, and a SparseTensor is never written to: use S.{name[:-1]} or S.map(f) "
+            f"and keep what it returns."
+        )
+    return MissingError(str(unsupported(f"S.{name}")))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import dispatch
-from gradmend.sparse.errors import PatternError, SparseError
+from gradmend.sparse.errors import PatternError, SparseError, missing
 from gradmend.sparse.pattern import Pattern
 
 
@@ -55,6 +55,13 @@ class SparseTensor:
         from_torch: Callable[..., SparseTensor]
         from_scipy: Callable[..., SparseTensor]
         from_edge_index: Callable[..., SparseTensor]
+
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(Tensor, name) and not name.startswith("__"):
+                raise missing(name)
+            raise AttributeError(f"'SparseTensor' object has no attribute {name!r}")
 
     def __init__(self, pattern: Pattern, values: Tensor, *, batch_dims: int = 0) -> None:
         if not isinstance(pattern, Pattern):
@@ -176,6 +183,14 @@ class SparseTensor:
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
         return self._values.register_hook(hook)
+
+    @property
+    def real(self) -> SparseTensor:
+        return self.like(self._values.real)
+
+    @property
+    def imag(self) -> SparseTensor:
+        return self.like(self._values.imag)
 
     def share_memory_(self) -> SparseTensor:
         self.pattern.share_memory()

@@ -49,6 +49,11 @@ for _name in (
     implements(_name)(_values_method(_name))
 
 
+@implements("type")
+def type_(S: SparseTensor, dtype: torch.dtype) -> SparseTensor:
+    return to(S, dtype)
+
+
 @implements("type_as")
 def type_as(S: SparseTensor, other: Any) -> SparseTensor:
     return to(S, other.dtype)

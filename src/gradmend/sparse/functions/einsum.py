@@ -40,6 +40,20 @@ def einsum(equation: str, *operands: Any) -> Any:
     return _at_entries(S, names, others, output)
 
 
+@implements("tensordot", method=False)
+def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
+    if isinstance(dims, int):
+        over_a, over_b = list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    else:
+        over_a, over_b = ([d % x.ndim for d in side] for x, side in zip((a, b), dims, strict=True))
+    left = [chr(ord("a") + d) for d in range(a.ndim)]
+    right = [chr(ord("A") + d) for d in range(b.ndim)]
+    for i, j in zip(over_a, over_b, strict=True):
+        right[j] = left[i]
+    kept = [c for c in left if c not in right] + [c for c in right if c not in left]
+    return einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", a, b)
+
+
 def _parse(equation: str, operands: tuple[Any, ...]) -> tuple[list[str], str]:
     equation = equation.replace(" ", "")
     left, arrow, output = equation.partition("->")

@@ -115,3 +115,12 @@ def matrix_norm(
 
 
 implements(also=(torch.linalg.norm,))(linalg_norm)
+
+
+@implements("normalize", method=False)
+def normalize(
+    S: SparseTensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
+) -> SparseTensor:
+    """F.normalize: rows (or columns) divided by their norm."""
+    size = vector_norm(S, p, dim, keepdim=True)
+    return S / size.clamp(min=eps)

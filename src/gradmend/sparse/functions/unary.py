@@ -82,7 +82,11 @@ def _dense(name: str, why: str) -> Op:
 
 for _name in KEEPS_ZERO:
     if hasattr(torch, _name) or hasattr(torch.special, _name):
-        implements(_name)(_on_values(_name, getattr(torch, _name, None) or getattr(torch.special, _name)))
+        # S.real and S.imag are attributes, as torch has them.
+        own = _name not in ("real", "imag")
+        implements(_name, method=own)(
+            _on_values(_name, getattr(torch, _name, None) or getattr(torch.special, _name))
+        )
 for _name in KEEPS_ZERO_NN:
     implements(_name)(_on_values(_name, getattr(F, _name)))
 for _name, _why in DENSE_AT_ZERO.items():
