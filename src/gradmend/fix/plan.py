@@ -88,6 +88,8 @@ class Planner:
         if not known:
             if plain.ran:
                 return Plan("clean", "nothing to fix: no conflict found")
+            if diagnose.is_changed(plain):
+                return Plan("unproven", f"no write was seen behind PyTorch's error: {plain.why}")
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
         judge = self._judge(plain, healed, known)
         if isinstance(judge, str):

@@ -46,6 +46,7 @@ def proof(plan: Plan, cost: Cost | None) -> str:
     if cost is not None:
         lines.append(f"cost: {cost}")
     lines += [f"note: {n}" for n in dict.fromkeys(c.note for c in plan.chosen if c.note)]
+    lines += [f"option: {line}" for line in _options(plan)]
     rejected = [t for t in plan.tried if not t.verdict.same and not t.step]
     lines += [f"rejected: {line}" for line in _reasons(rejected)]
     return "\n".join(lines) + "\n"
@@ -58,6 +59,16 @@ def changed_words(change: str) -> str:
     if part == "named":
         return f"`{name}` holds another value at the end than under healing"
     return f"{name} ends with other values: the moved update applies the gradients that are there when it runs now"
+
+
+def _options(plan: Plan) -> list[str]:
+    """Moved updates with equal gradients that leave other things behind: cheaper, and for the author to choose."""
+    moved = [t for t in plan.tried if t.verdict.same and t.verdict.changed and t.candidate.kind == "move"]
+    moved = [t for t in moved if t.candidate not in plan.chosen]
+    return [
+        f"{t.candidate.title}: the same gradients, but {changed_words(t.verdict.changed[0])}"
+        for t in moved[:2]
+    ]
 
 
 def _reasons(tried: list[Tried]) -> list[str]:
