@@ -337,6 +337,24 @@ def test_subclass_with_torch_dispatch(context):
     assert torch.equal(plain[0], ours[0]) and torch.equal(plain[1], ours[1])
 
 
+def test_subclass_with_torch_dispatch_beside_escaped_memory(context):
+    """Once numpy holds memory, writes are matched by address: a wrapper's storage has none (torch 2.13 raises)."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    with context():
+        torch.ones(3).numpy()
+        kept = torch.ones(3, requires_grad=True).exp()
+        x = TwoTensor(torch.ones(3), torch.full((3,), 2.0)).requires_grad_()
+        y = x * 2
+        y.add_(1)
+        (y * y).sum().backward()
+        meta = torch.ones(3, device="meta", requires_grad=True) * 2
+        meta.add_(1)
+        (meta * meta).sum().backward()
+        kept.sum().backward()
+    assert torch.equal(x.grad.a, torch.full((3,), 12.0))
+
+
 def test_dispatch_mode(context):
     from torch.utils._python_dispatch import TorchDispatchMode
 

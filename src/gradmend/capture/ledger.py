@@ -32,6 +32,15 @@ _MOST_DEAD = 512  # Saves buried at once; a Write buries them too
 Token = list[tuple[Timeline, Written, list[int]]]
 
 
+def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
+    """From where to where it lies in memory; nowhere for meta and fake tensors and wrappers of others."""
+    try:
+        lo = storage.data_ptr()
+    except RuntimeError:
+        return 0, 0
+    return (lo, lo + storage.nbytes()) if lo else (0, 0)
+
+
 class Ledger:
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
@@ -142,13 +151,13 @@ class Ledger:
 
     def _by_address(self, storage: torch.UntypedStorage) -> tuple[Timeline, int] | None:
         """Foreign memory: another storage object may lie over the same bytes (a numpy round trip)."""
-        lo = storage.data_ptr()
-        hi = lo + storage.nbytes()
+        lo, hi = _addresses(storage)
+        if lo == hi:
+            return None
         for timeline in list(self.timelines.values()):
             for entry in timeline.entries()[:1]:
-                other = _storage_of(entry.handle)
-                start = other.data_ptr()
-                if lo < start + other.nbytes() and start < hi:
+                start, end = _addresses(_storage_of(entry.handle))
+                if lo < end and start < hi:
                     return timeline, lo - start
         return None
 
