@@ -23,9 +23,15 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--write", action="store_true", help="apply the proven edit to the files")
     parser.add_argument("--steps", type=int, default=50, metavar="N", help="backward calls to compare (50)")
     parser.add_argument("--report", metavar="OUT.json", help="write what was learned as JSON")
-    parser.add_argument("--unsafe", action="store_true", help="also offer (and with --write apply) an unproven edit")
-    parser.add_argument("--time-limit", type=float, default=60, metavar="S", help="seconds for each trial run (60)")
-    parser.add_argument("program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the program and its arguments")
+    parser.add_argument(
+        "--unsafe", action="store_true", help="also offer (and with --write apply) an unproven edit"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=60, metavar="S", help="seconds for each trial run (60)"
+    )
+    parser.add_argument(
+        "program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the program and its arguments"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,4 +76,6 @@ def _readable(script: str) -> None:
         compile(text.text, script, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as why:
         line = getattr(why, "lineno", None)
-        raise UsageError(f"{script}{f', line {line}' if line else ''}: {why.args[0]}: Python can't run it either") from None
+        raise UsageError(
+            f"{script}{f', line {line}' if line else ''}: {why.args[0]}: Python can't run it either"
+        ) from None
