@@ -12,7 +12,7 @@ from torch._C import TensorBase as Base
 from gradmend.capture import edits, escapes
 from gradmend.capture.sites import _OURS, _TORCH, raw_here
 from gradmend.capture.taps import hub
-from gradmend.capture.taps.wrappers import Func, _dress, _gather
+from gradmend.capture.taps.wrappers import Func, _dress, _gather, _overridden, public
 
 OWN_METHODS = frozenset({"set_"})
 
@@ -100,7 +100,14 @@ def _detaching(original: Func) -> Func:
     """`t.detach()` shares memory with `t`: a write to it is an edit of `t` that autograd does not see."""
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(self, torch.Tensor) and self.requires_grad and not hub.compiling():
+        if hub.compiling():
+            return original(self, *args, **kwargs)
+        if _overridden(self):
+            with torch._C.DisableTorchFunction():
+                if isinstance(self, torch.Tensor) and self.requires_grad:
+                    edits.alias(self)
+            return public(original, self)(self, *args, **kwargs)
+        if isinstance(self, torch.Tensor) and self.requires_grad:
             edits.alias(self)
         return original(self, *args, **kwargs)
 
@@ -148,7 +155,8 @@ def _from_inside() -> bool:
 
 def _escaping(original: Func, how: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        out = original(self, *args, **kwargs)
+        told = not hub.compiling() and _overridden(self)
+        out = (public(original, self) if told else original)(self, *args, **kwargs)
         # `numpy()` of another dtype or device, or with force=True, may be a copy: one mark too many is harmless.
         if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_inside():
             try:

@@ -17,6 +17,13 @@ _compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.
 _Tensor = torch.Tensor
 _grad_enabled = torch.is_grad_enabled
 _PLAIN = hub.PLAIN
+_overridden = torch._C._has_torch_function_unary
+_any_overridden = torch._C._has_torch_function
+
+
+def public(original: Func, *relevant: Any) -> Func:
+    """Let a `__torch_function__` have the name that it knows: PyTorch itself would look it up and find the tap."""
+    return functools.partial(torch.overrides.handle_torch_function, original, relevant)
 
 
 def _dress(tap: Func, original: Func) -> Func:
@@ -36,9 +43,12 @@ def method(original: Func, op: str) -> Func:
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
-        if _compiling() or not (_awake or (args and _grad_enabled())) or not isinstance(self, _Tensor):
+        if _compiling():
             return original(self, *args, **kwargs)
-        return _carry(_before(op, (self,), args, kwargs, how), original, (self, *args), kwargs)
+        call = public(original, self) if _overridden(self) else original
+        if not (_awake or (args and _grad_enabled())) or not isinstance(self, _Tensor):
+            return call(self, *args, **kwargs)
+        return _carry(_before(op, (self,), args, kwargs, how), call, (self, *args), kwargs)
 
     return _dress(tap, original)
 
@@ -49,10 +59,13 @@ def setitem(original: Func) -> Func:
     detach = torch._C.TensorBase.detach
 
     def tap(self: Any, key: Any, value: Any) -> None:
-        if _compiling() or not _awake:
+        if _compiling():
             return original(self, key, value)
+        call = public(original, self) if _overridden(self) else original
+        if not _awake:
+            return call(self, key, value)
         if type(self) not in _PLAIN:  # a subclass may index as it likes: all of it may be written
-            _carry(_before("__setitem__", (self,)), original, (self, key, value))
+            _carry(_before("__setitem__", (self,)), call, (self, key, value))
             return
         token, target = None, self
         if hub.LEDGER.timelines:
@@ -70,7 +83,7 @@ def setitem(original: Func) -> Func:
         pending = None
         if token is not None or edited is not None or hub.listeners:
             pending = hub.Pending("__setitem__", (target,), token, "data", edited)
-        _carry(pending, original, (self, key, value))
+        _carry(pending, call, (self, key, value))
 
     return _dress(tap, original)
 
@@ -80,6 +93,8 @@ def out_function(original: Func, op: str) -> Func:
 
     def tap(*args: Any, **kwargs: Any) -> Any:
         if not kwargs or kwargs.get("out") is None or _compiling() or not _awake:
+            if _any_overridden(args) and not _compiling():
+                return public(original, *args)(*args, **kwargs)
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs["out"], targets)
