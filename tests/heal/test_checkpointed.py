@@ -96,3 +96,36 @@ def test_a_global_that_the_region_reads(reentrant: bool) -> None:
         loss.backward()
     assert stopped.value.conflict.rule == "GM208"
     assert x.grad is None
+
+
+def test_a_write_inside_a_checkpointed_block_overwrites_what_its_recomputation_saved():
+    """Below checkpoint's hooks PyTorch checks no counter: plain, this is silently wrong."""
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+
+    def written(x):
+        h = torch.sigmoid(layer(x))
+        h += x
+        return h * h
+
+    def out_of_place(x):
+        h = torch.sigmoid(layer(x)) + x
+        return h * h
+
+    def gradient(run):
+        layer.zero_grad()
+        run().sum().backward()
+        return layer.weight.grad.clone()
+
+    right = gradient(lambda: out_of_place(x))
+    checkpointed = lambda: checkpoint(written, x, use_reentrant=False)  # noqa: E731
+    assert not torch.allclose(gradient(checkpointed), right)
+    with gradmend.heal():
+        assert torch.allclose(gradient(checkpointed), right)
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError) as caught:
+        gradient(checkpointed)
+    assert caught.value.conflict.kind == "silent"
+    assert caught.value.conflict.rule == "GM101"

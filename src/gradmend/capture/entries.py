@@ -34,6 +34,7 @@ class Entry:
     timeline: Timeline | None = None
     layout: Layout | None = None
     original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
+    unchecked = False  # below hooks of the program's own, PyTorch does not look at the counter
     swaps: tuple[tuple[Written, torch.Tensor], ...] = ()  # Writes that put other memory under it, and that
     print: int | None = None  # fingerprint of the saved bytes
     escape: Raw | None = None  # where the memory was handed out beyond torch

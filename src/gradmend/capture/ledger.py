@@ -320,8 +320,11 @@ class Ledger:
 
     # ---------------------------------------------------------------- Verdict
 
-    def ask(self, entry: Entry) -> torch.Tensor:
-        """Backward wants a Save back: the value it shall have, or the exception that the policy raises."""
+    def ask(self, entry: Entry, packed: object = None) -> torch.Tensor:
+        """Backward wants a Save back: the value it shall have, or the exception that the policy raises.
+
+        `packed` is what the node holds for it, where that is not the entry itself.
+        """
         timeline, handle = entry.timeline, entry.handle
         if (
             (timeline is None or timeline.last < entry.tick)
@@ -330,7 +333,7 @@ class Ledger:
             and not entry.swaps
         ):
             return handle
-        return judge(self, entry)
+        return judge(self, entry, packed)
 
     def value(self, entry: Entry, tick: int | None = None) -> torch.Tensor | None:
         """The saved bytes as they were at the Save, or at `tick`, as a copy; None when no kept Write touched them."""

@@ -82,11 +82,11 @@ def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Entry]
     return made
 
 
-def _ask_all(made: Any) -> Any:
+def _ask_all(made: Any, packed: _Packed) -> Any:
     if type(made) is Entry:
-        return LEDGER.ask(made)
+        return LEDGER.ask(made, packed)
     if type(made) in (tuple, list):
-        return type(made)(_ask_all(m) for m in made)
+        return type(made)(_ask_all(m, packed) for m in made)
     return made
 
 
@@ -99,10 +99,21 @@ def _compose(
         if scope is None:
             return _Packed(made)
         raw = raw_here(2)
-        return _Packed(_enter_all(made, t, lambda m: LEDGER.save(m, scope, raw)))
+
+        def save(m: torch.Tensor) -> Entry:
+            entry = LEDGER.save(m, scope, raw)
+            entry.unchecked = True
+            if m is not t:
+                m._gradmend_entry = entry  # type: ignore[attr-defined]
+            return entry
+
+        return _Packed(_enter_all(made, t, save))
 
     def outer_unpack(packed: Any) -> torch.Tensor:
-        return unpack(_ask_all(packed.made))
+        value = unpack(_ask_all(packed.made, packed))
+        # A checkpoint hands out what its recomputation packed, and that run may have overwritten it since.
+        entry = getattr(value, "_gradmend_entry", None)
+        return value if entry is None else LEDGER.ask(entry, packed)
 
     return outer_pack, outer_unpack
 

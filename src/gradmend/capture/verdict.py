@@ -133,7 +133,7 @@ class Finding:
         return self.first.kept if self.first is not None and self.changed else 0
 
 
-def judge(ledger: Ledger, entry: Entry) -> torch.Tensor:
+def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
     """The value that backward shall have, or the exception that the policy raises."""
     handle = entry.handle
     value = ledger.value(entry)
@@ -144,7 +144,7 @@ def judge(ledger: Ledger, entry: Entry) -> torch.Tensor:
             return value  # one more of a kind that was judged in full before, and is healed
     gone = _shrunk(entry)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
-    moved = entry.moved()
+    moved = entry.moved() and not entry.unchecked
     cause: Cause = "write"
     if entry.uncredited() or (gone and value is None):
         cause, changed = "unknown", True
@@ -156,7 +156,7 @@ def judge(ledger: Ledger, entry: Entry) -> torch.Tensor:
     if changed or entry.swaps:
         node = _current_node()
         if node is not None:
-            slot = reads.slot_of(node, entry)
+            slot = reads.slot_of(node, entry if packed is None else packed)
             read = reads.is_read(node, slot, handle.device.type)
         if (
             not changed

@@ -40,7 +40,7 @@ def link(finding: Finding) -> Conflict:
     first = writes[0] if writes else None
     rule = classify(
         kind=kind,
-        quiet=not finding.moved,
+        quiet=not entry.moved(),
         how={"foreign": "foreign", "unknown": "unknown"}.get(
             finding.cause, first.how if first else "unknown"
         ),
