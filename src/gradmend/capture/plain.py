@@ -13,17 +13,17 @@ from gradmend.capture.taps import hub
 active = False
 
 
-def ask(entry: Entry) -> torch.Tensor:
+def ask(entry: Entry, packed: object = None) -> torch.Tensor:
     """What PyTorch would hand to backward, and its own refusal where the counter moved."""
     original = entry.original() if entry.original else None
-    if entry.moved():
+    if entry.moved() and not entry.unchecked:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             f"[{entry.handle.type()} {list(entry.handle.shape)}] is at version {entry.handle._version}; "
             f"expected version {entry.version} instead"
         )
-    if entry.swaps and original is not None:
-        return original.detach()
+    if entry.swaps:
+        return entry.swaps[-1][1] if original is None else original.detach()
     return entry.handle
 
 
