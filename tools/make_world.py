@@ -29,14 +29,15 @@ that a step is mostly Python, where watching costs most; `benchmarks/overhead.py
 """
 
 
-def rows(report: Path) -> list[dict[str, str]]:
-    found = []
-    for case in ElementTree.parse(report).iter("testcase"):
-        row = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
-        if "library" in row:
-            row["failed"] = str(case.find("failure") is not None)
-            found.append(row)
-    return sorted(found, key=lambda r: (r["library"], r["model"].lower()))
+def rows(reports: list[Path]) -> list[dict[str, str]]:
+    """A row for each model, from the last report that has it."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for report in reports:
+        for case in ElementTree.parse(report).iter("testcase"):
+            row = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
+            if "library" in row:
+                found[row["library"], row["model"].lower()] = row
+    return [found[key] for key in sorted(found)]
 
 
 def summary(table: list[dict[str, str]]) -> str:
@@ -75,12 +76,13 @@ def details(table: list[dict[str, str]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1 or not Path(arguments[0]).is_file():
-        print("usage: make_world.py REPORT.xml (pytest's --junitxml of tests/world)", file=sys.stderr)
+    reports = [Path(a) for a in arguments]
+    if not reports or not all(r.is_file() for r in reports):
+        print("usage: make_world.py REPORT.xml... (pytest's --junitxml of tests/world)", file=sys.stderr)
         return 2
-    table = rows(Path(arguments[0]))
+    table = rows(reports)
     if not table:
-        print(f"make_world.py: no model was trained in {arguments[0]}", file=sys.stderr)
+        print(f"make_world.py: no model was trained in {' '.join(arguments)}", file=sys.stderr)
         return 1
     TARGET.write_text(f"{HEAD}{summary(table)}\n{NOTES.read_text()}\n## Every model\n\n{details(table)}")
     return 0

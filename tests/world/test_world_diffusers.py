@@ -107,22 +107,6 @@ def _quantised() -> Training:
     return training(model, loss)
 
 
-@world.case("UNet1DModel")
-def _signal() -> Training:
-    from diffusers import UNet1DModel
-
-    model = UNet1DModel(
-        sample_size=32,
-        in_channels=2,
-        out_channels=2,
-        extra_in_channels=16,
-        block_out_channels=(32, 32, 64),
-        layers_per_block=1,
-    )
-    x, t = torch.randn(2, 2, 32), torch.tensor([1, 5])
-    return training(model, lambda: model(x, t).sample.square().mean())
-
-
 @world.case("DiTTransformer2DModel")
 def _dit() -> Training:
     from diffusers import DiTTransformer2DModel

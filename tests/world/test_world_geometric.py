@@ -116,6 +116,7 @@ def _temporal() -> Training:
     from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator
 
     memory = gnn.TGNMemory(NODES, 6, 8, 4, IdentityMessage(6, 8, 4), LastAggregator())
+    memory._assoc.zero_()  # a buffer that starts as whatever the memory held
     head = torch.nn.Linear(8, 1)
     model = torch.nn.ModuleList([memory, head])
     source, target = torch.randint(NODES, (2, 20))

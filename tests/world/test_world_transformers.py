@@ -46,7 +46,7 @@ CHANGED = {
     "falcon": {"head_dim": None},
     "gptj": {"rotary_dim": 4},
     "codegen": {"rotary_dim": 4},
-    "mamba2": {"head_dim": 16},
+    "mamba2": {"num_heads": 4, "head_dim": 16, "n_groups": 2, "state_size": 8, "chunk_size": 8},
     "xlnet": {"max_position_embeddings": None},
     "t5": {"decoder_start_token_id": 0},
     "switch_transformers": {
