@@ -43,8 +43,9 @@ def table(rows: list[Row], skipped: dict[str, list[str]], samples: int, known: i
     lines += [
         "## Stopped although no gradient changed",
         "",
-        f"{len(quiet)} trials: the value is read, yet nothing we wrote there moved a gradient (a sign, a place of a",
-        "maximum, a factor of zero). By node and slot:",
+        f"{len(quiet)} trials, each a false alarm of `watch()` for its sample: backward was given other values, NaN among",
+        "them, and no gradient moved. The slot is not read under a condition that `capture/reads.json` does not know (a",
+        "gradient that is not asked for, a mode), or indices only changed places. By node and slot:",
         "",
     ]
     lines += [f"- `{note}` ({n})" for note, n in sorted(Counter(r["note"] for r in quiet).items())] or [
