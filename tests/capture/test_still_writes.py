@@ -88,3 +88,22 @@ def test_a_write_that_changes_a_shared_gradient_is_told(write: Callable[[Any], A
     assert not torch.equal(_gradient(_function(_nothing, write)), torch.full((3,), 21.0))  # plainly wrong
     with pytest.raises(gradmend.ConflictError, match="GM207"), gradmend.watch():
         _gradient(_function(_nothing, write))
+
+
+def test_a_batch_norm_called_twice_in_training_is_nothing_to_tell() -> None:
+    """Its running statistics are saved, written by the second call without a step, and read by no backward."""
+    norm = torch.nn.BatchNorm1d(3)
+    x = torch.randn(4, 3, requires_grad=True)
+    with gradmend.watch() as session:
+        (norm(x).pow(2).sum() + norm(x * 2).pow(3).sum()).backward()
+    assert not session.conflicts
+
+
+def test_running_statistics_that_backward_reads_are_told() -> None:
+    norm = torch.nn.BatchNorm1d(3).eval()
+    x = torch.randn(4, 3, requires_grad=True)
+    with gradmend.watch():
+        loss = norm(x).pow(2).sum()
+        norm.train()(x.detach() * 3)
+        with pytest.raises(gradmend.ConflictError):
+            loss.backward()

@@ -165,8 +165,10 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
             and not _same_tensor(entry.swaps[-1][1], handle)
         ):
             cause, changed = "swap", True
-        if not (changed or moved):
-            return handle
+        if not (
+            moved or (changed and read)
+        ):  # PyTorch refuses nothing here, and backward reads nothing changed
+            return handle if value is None or not changed else value
     error = entry.scope.tell(
         Finding(ledger, entry, slot, changed=changed, read=read, moved=moved, cause=cause)
     )
