@@ -97,8 +97,8 @@ xt.add(
     _decoder(attn_sparse_topk=4, attn_dropout=0.1, ff_dropout=0.1, layer_dropout=0.1),
 )
 xt.add(
-    "decoder, flash, forgetting",
-    _decoder(attn_flash=True, attn_data_dependent_alibi=False, sandwich_norm=True),
+    "decoder, flash, sandwich norm",
+    _decoder(attn_flash=True, sandwich_norm=True),
 )
 
 

@@ -96,7 +96,8 @@ world.add(
 )
 world.add("DP-SGD, DPLSTM", _private(_Recurrent, lambda: torch.randint(20, (12, 5))))
 world.add(
-    "DP-SGD, clipping per layer", lambda: _private(_conv, _images, clipping="flat", poisson_sampling=False)()
+    "DP-SGD, flat clipping, no Poisson sampling",
+    lambda: _private(_conv, _images, clipping="flat", poisson_sampling=False)(),
 )
 
 
