@@ -90,7 +90,7 @@ def _no_self_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def overlap(a: Layout, b: Layout) -> bool:
     """Whether they share an element: exact, strided grids included."""
-    if a.lo >= b.hi or b.lo >= a.hi:
+    if a.lo >= b.hi or b.lo >= a.hi or a.lo == a.hi or b.lo == b.hi:  # apart, or empty
         return False
     if a.dense and b.dense:
         return True
