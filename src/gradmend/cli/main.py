@@ -1,4 +1,4 @@
-"""The command line: `gradmend run|fix|check|explain|saves|report|demo`."""
+"""The command line: `gradmend run|fix|explain|saves|report|demo`."""
 
 from __future__ import annotations
 
