@@ -1,8 +1,8 @@
 """Sparse @ sparse, row after row (Gustavson): gradients of both operands stay on their patterns.
 
 Every term of the product pairs an entry of A with an entry of B and lands in an entry of C. The product and
-both gradients are sums over these triples, so derivatives of any order are too. Terms are made a few rows at
-a time: there may be many more of them than entries.
+both gradients are sums over these triples, so derivatives of any order are too. Compiled kernels walk the triples
+without making them; torch's own ops, the other road, make them a few rows at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from torch import Tensor
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.matmul import _agree
 from gradmend.sparse.functions.place import in_place_is_fine
+from gradmend.sparse.functions.primitive import conj
+from gradmend.sparse.kernels import gustavson
+from gradmend.sparse.kernels.plain import wide
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.places import aside, check_size, order_of
 from gradmend.sparse.tensor import SparseTensor, make
 
 _CHUNK = 1 << 21  # terms at a time
-_LOW = (torch.bfloat16, torch.float16)
 
 Triples = tuple[Tensor, Tensor, Tensor]  # entry of A, entry of B, entry of C, per term
 
@@ -35,34 +37,48 @@ class Plan:
         self.size = (A.size[0], B.size[1])
         check_size("A @ B", self.size)
         with aside():
-            # By search, not by pointers: those would be as long as B's rows.
             self.row, self.col = A.row, B.col
-            at, wanted = B.row.contiguous(), A.col.contiguous()
-            self.first = torch.searchsorted(at, wanted)
-            self.count = torch.searchsorted(at, wanted, right=True) - self.first
-            self.before = self.count.cumsum(0) - self.count
+            self.first, self.count = _runs(A.col, B)
             self.total = int(self.count.sum())
             self.kept: Triples | None = None
-            if self.total <= _CHUNK:
-                left, right = next(self._pairs())
-                keys, slot = _unique(self._keys(left, right))
-                self.kept = (left, right, slot)
+            self.product: gustavson.Product | None = None
+            local, other = A.local(), B.local()
+            pairs = gustavson.Pairs(
+                local.pattern.ptr,
+                self.first,
+                self.first + self.count,
+                other.pattern.col.contiguous(),
+                other.pattern.size[1],
+                self.total,
+            )
+            if gustavson.usable(pairs):
+                self.product = gustavson.product_of(pairs)
+                self.pattern = _pattern(self.product, local.row_ids, other.col_ids, self.size)
             else:
-                keys = _unique(torch.cat([_unique(self._keys(*pair))[0] for pair in self._pairs()]))[0]
-            self.pattern = Pattern.from_keys(keys, self.size)
+                self.pattern = self._by_sorting()
+
+    def _by_sorting(self) -> Pattern:
+        if self.total <= _CHUNK:
+            left, right = next(self._pairs())
+            keys, slot = _unique(self._keys(left, right))
+            self.kept = (left, right, slot)
+        else:
+            keys = _unique(torch.cat([_unique(self._keys(*pair))[0] for pair in self._pairs()]))[0]
+        return Pattern.from_keys(keys, self.size)
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         device, nnz = self.row.device, self.row.shape[0]
+        before = self.count.cumsum(0) - self.count
         if self.total <= _CHUNK:
             cuts = [0, nnz]
         else:
             marks = torch.arange(0, self.total, _CHUNK, device=device)
-            cuts = [*torch.unique(torch.searchsorted(self.before, marks)).tolist(), nnz]
+            cuts = [*torch.unique(torch.searchsorted(before, marks)).tolist(), nnz]
         for a, b in itertools.pairwise(cuts):
             left = torch.repeat_interleave(torch.arange(a, b, device=device), self.count[a:b])
-            start = self.before[a] if a < nnz else 0
+            start = before[a] if a < nnz else 0
             inner = torch.arange(left.shape[0], device=device) + start
-            yield left, inner + (self.first - self.before)[left]
+            yield left, inner + (self.first - before)[left]
 
     def _keys(self, left: Tensor, right: Tensor) -> Tensor:
         return self.row[left] * self.size[1] + self.col[right]
@@ -76,6 +92,32 @@ class Plan:
 
     def lengths(self) -> tuple[int, int, int]:
         return self.row.shape[0], self.col.shape[0], self.pattern.nnz
+
+
+def _runs(wanted: Tensor, B: Pattern) -> tuple[Tensor, Tensor]:
+    """Where the entries of B begin that each wanted row has, and how many they are."""
+    if B.local().row_ids is None:
+        first = B.ptr[wanted]
+        return first, B.ptr[wanted + 1] - first
+    # By search, not by pointers: those would be as long as B's rows.
+    at, wanted = B.row.contiguous(), wanted.contiguous()
+    first = torch.searchsorted(at, wanted)
+    return first, torch.searchsorted(at, wanted, right=True) - first
+
+
+def _pattern(
+    p: gustavson.Product, rows: Tensor | None, cols: Tensor | None, size: tuple[int, int]
+) -> Pattern:
+    """The product's places, numbered as the operands' are."""
+    index = torch.from_numpy(p.index)
+    if rows is not None or cols is not None:
+        index = torch.stack(
+            [axis if ids is None else ids[axis] for axis, ids in zip(index, (rows, cols), strict=True)]
+        )
+    made = Pattern.sorted(index, size)
+    if rows is None:
+        made._ptr = torch.from_numpy(p.ptr)
+    return made
 
 
 def _unique(keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,14 +139,22 @@ def plan_for(A: Pattern, B: Pattern) -> Plan:
 
 def contract(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
     """Of the three roles (entries of A, of B, of C), two are given and the products are summed into `out`."""
-    wide = torch.float32 if x.dtype in _LOW else x.dtype
-    total = torch.zeros(plan.lengths()[out], dtype=wide, device=x.device)
+    dtype = wide(x.dtype)
+    total = torch.zeros(plan.lengths()[out], dtype=dtype, device=x.device)
     for triple in plan.terms():
         x_at, y_at = triple[(out + 1) % 3], triple[(out + 2) % 3]
         total = total.index_add(
-            0, triple[out], x.index_select(0, x_at).to(wide) * y.index_select(0, y_at).to(wide)
+            0, triple[out], x.index_select(0, x_at).to(dtype) * y.index_select(0, y_at).to(dtype)
         )
     return total.to(x.dtype)
+
+
+def _bare(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
+    """The same, nobody watching: compiled where it can be. Roles from C (2) on are A (0), then B (1)."""
+    if plan.product is None or not gustavson.takes(x, y):
+        return contract(x, y, plan, out)
+    kernel = (gustavson.left, gustavson.right, gustavson.multiply)[out]
+    return kernel(plan.product, x, y)
 
 
 class Contract(torch.autograd.Function):
@@ -112,7 +162,7 @@ class Contract(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
-        return contract(x, y, plan, out)
+        return _bare(x, y, plan, out)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -123,10 +173,14 @@ class Contract(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,), (x, y) = grads, ctx.saved_tensors
         d_x = d_y = None
+        product = ctx.plan.product if ctx.out == 2 and in_place_is_fine() else None
+        first_order = all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled()
+        if product is not None and first_order and gustavson.takes(x, y, grad):
+            return *gustavson.both(product, conj(x), conj(y), grad), None, None
         if ctx.needs_input_grad[0]:
-            d_x = Contract.apply(y.conj(), grad, ctx.plan, (ctx.out + 1) % 3)
+            d_x = Contract.apply(conj(y), grad, ctx.plan, (ctx.out + 1) % 3)
         if ctx.needs_input_grad[1]:
-            d_y = Contract.apply(grad, x.conj(), ctx.plan, (ctx.out + 2) % 3)
+            d_y = Contract.apply(grad, conj(x), ctx.plan, (ctx.out + 2) % 3)
         return d_x, d_y, None, None
 
 
@@ -148,7 +202,7 @@ def sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
         return sparse_sparse(a, b.unsqueeze(1)).squeeze(1)
     plan = plan_for(a.pattern, b.pattern)
     va, vb = _agree(a.values(), b.values())
-    # Roles from C (2) on are A (0), then B (1). Transforms see torch's own ops.
+    # Transforms see torch's own ops.
     values = Contract.apply(va, vb, plan, 2) if in_place_is_fine() else contract(va, vb, plan, 2)
     return make(plan.pattern, values)
 

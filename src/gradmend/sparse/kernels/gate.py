@@ -41,6 +41,11 @@ def _features() -> dict[str, bool] | None:
         return {}
 
 
+def available() -> bool:
+    """There is a compiler."""
+    return _features() is not None
+
+
 @cache
 def plan(dtype: torch.dtype, k: int) -> Plan | None:
     """How to run rows of k elements, or None when torch's ops must do."""

@@ -267,3 +267,13 @@ def sqrt(_: Any, x: Any) -> Typed:
         return _call(b, f"llvm.sqrt.{x.suffix}", x.vector, list(a))
 
     return x(x), emit
+
+
+@intrinsic
+def lowest_bit(context: Any, word: Any) -> Any:
+    """The place of the lowest bit of a word that is not 0."""
+
+    def build(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), build

@@ -40,18 +40,23 @@ def _helpers(n: int) -> ThreadPoolExecutor:
     return _pool
 
 
-def run(kernel: Callable[..., Any], work: int, *args: float) -> None:
+def threads_for(work: int) -> int:
+    """How many threads a call of so many multiply-adds is worth."""
+    return 1 if _forked or work < ALONE else torch.get_num_threads()
+
+
+def run(kernel: Callable[..., Any], work: int, *args: Any, parts: int | None = None) -> None:
     """Call the kernel on all its parts; `work` is roughly the number of multiply-adds."""
-    threads = 1 if _forked or work < ALONE else torch.get_num_threads()
+    threads = threads_for(work) if parts is None else parts
     if threads == 1:
         kernel(*args, 0, 1)
         return
-    parts = threads * _SHARES
+    shares = threads * _SHARES if parts is None else parts
     ticket = itertools.count()
 
     def take() -> None:
-        while (part := next(ticket)) < parts:
-            kernel(*args, part, parts)
+        while (part := next(ticket)) < shares:
+            kernel(*args, part, shares)
 
     try:
         others = [_helpers(threads - 1).submit(take) for _ in range(threads - 1)]
