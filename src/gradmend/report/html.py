@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 from typing import Any
@@ -11,10 +12,10 @@ from gradmend.report.excerpt import expand, source_line
 from gradmend.report.terminal import short
 
 _OUTCOMES = {
-    "clean": "No value that backward needed was overwritten.",
+    "clean": "No value that backward needed was overwritten. Only code that this run reached was looked at.",
     "conflict": "A value that backward needed was overwritten.",
     "healed": "Overwritten values were put back: the gradients are those of the forward that ran.",
-    "failed": "The program failed.",
+    "failed": "The program ended with an error.",
 }
 _KINDS = {
     "error": "PyTorch raises",
@@ -30,7 +31,7 @@ def render(session_json: dict[str, Any]) -> str:
     outcome = str(session_json.get("outcome", "clean"))
     body = [
         f'<header><p class="mark">Gradmend</p><h1 class="{_class(outcome)}">{escape(outcome)}</h1>',
-        f"<p>{escape(_OUTCOMES.get(outcome, ''))}</p>{_summary(conflicts)}</header>",
+        f"<p>{escape(_lead(outcome, conflicts))}</p>{_summary(conflicts)}</header>",
         "<main>",
         *(_conflict(i, c) for i, c in enumerate(conflicts, 1)),
         _error(session_json.get("error")),
@@ -47,6 +48,12 @@ def render(session_json: dict[str, Any]) -> str:
     )
 
 
+def _lead(outcome: str, conflicts: list[dict[str, Any]]) -> str:
+    if outcome == "conflict" and not any(c.get("writes") or c.get("saved") for c in conflicts):
+        return "PyTorch can't compute these gradients as the program stands."  # e.g. a second backward
+    return _OUTCOMES.get(outcome, "")
+
+
 def _class(word: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in word)
 
@@ -55,7 +62,7 @@ def _summary(conflicts: list[dict[str, Any]]) -> str:
     if not conflicts:
         return ""
     rows = "".join(
-        f'<li><a href="#c{i}"><code>{escape(str(c.get("rule", "")))}</code> {escape(str(c.get("message", "")))}</a></li>'
+        f'<li><a href="#c{i}"><code>{escape(str(c.get("rule", "")))}</code> {_words(str(c.get("message", "")))}</a></li>'
         for i, c in enumerate(conflicts, 1)
     )
     return f"<nav><ol>{rows}</ol></nav>"
@@ -73,7 +80,7 @@ def _conflict(number: int, conflict: dict[str, Any]) -> str:
         part
         for part in (
             f'<article id="c{number}" class="{_class(kind)}">',
-            f"<h2><code>{escape(str(conflict.get('rule', '')))}</code> {escape(str(conflict.get('message', '')))}</h2>",
+            f"<h2><code>{escape(str(conflict.get('rule', '')))}</code> {_words(str(conflict.get('message', '')))}</h2>",
             f'<p class="facts">{escape(" · ".join(f for f in facts if f))}</p>',
             *(_place(w, _write_words(w), primary=True) for w in conflict.get("writes") or []),
             _place(conflict.get("saved"), _saved_words(conflict.get("saved"))),
@@ -81,7 +88,7 @@ def _conflict(number: int, conflict: dict[str, Any]) -> str:
             _prose(str(conflict.get("why") or "")),
             _list("note", conflict.get("notes")),
             _list("help", conflict.get("help")),
-            *(_fix(f) for f in conflict.get("fixes") or []),
+            _fixes(conflict.get("fixes") or []),
             "</article>",
         )
         if part
@@ -154,8 +161,13 @@ def _stack(stack: Iterable[dict[str, Any]] | None) -> str:
     return f"<details><summary>call chain, innermost first</summary><ol>{rows}</ol></details>"
 
 
+def _words(text: str) -> str:
+    """Escaped, with `code` between backticks set as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
+
+
 def _prose(text: str) -> str:
-    return f"<p>{escape(text)}</p>" if text else ""
+    return f'<p class="told">{_words(text)}</p>' if text else ""
 
 
 def _list(kind: str, texts: Any) -> str:
@@ -164,7 +176,18 @@ def _list(kind: str, texts: Any) -> str:
 
 def _text(text: str) -> str:
     first, _, rest = text.partition("\n")
-    return escape(first) + (f"<pre>{escape(rest)}</pre>" if rest else "")
+    return _words(first) + (f"<pre>{escape(rest)}</pre>" if rest else "")
+
+
+def _fixes(fixes: list[dict[str, Any]]) -> str:
+    """Those to choose from; those that were tried and failed, folded away."""
+    failed = [_fix(f) for f in fixes if f.get("status") == "failed"]
+    rest = [_fix(f) for f in fixes if f.get("status") != "failed"]
+    if failed:
+        rest.append(
+            f"<details><summary>tried and rejected: {len(failed)}</summary>{''.join(failed)}</details>"
+        )
+    return "\n".join(rest)
 
 
 def _fix(fix: dict[str, Any]) -> str:
@@ -172,11 +195,15 @@ def _fix(fix: dict[str, Any]) -> str:
     rows = []
     for line in str(fix.get("diff") or "").splitlines():
         tag = {"+": "ins", "-": "del"}.get(line[:1], "span")
-        rows.append(f"<{tag}>{escape(line) or ' '}</{tag}>")
+        if line.startswith(("--- ", "+++ ", "@@")):
+            rows.append(f'<span class="head">{escape(line)}</span>')
+        else:
+            rows.append(f"<{tag}>{escape(line) or ' '}</{tag}>")
     note = _prose(str(fix.get("note") or ""))
+    diff = f"<pre>{chr(10).join(rows)}</pre>" if rows else ""
     return (
-        f'<section class="fix {_class(status)}"><h3>{escape(str(fix.get("title", "")))} '
-        f"<small>{escape(status)}</small></h3>{note}<pre>{chr(10).join(rows)}</pre></section>"
+        f'<section class="fix {_class(status)}"><h3>{_words(str(fix.get("title", "")))} '
+        f"<small>{escape(status)}</small></h3>{note}{diff}</section>"
     )
 
 
@@ -184,11 +211,11 @@ def _error(error: Any) -> str:
     if not error:
         return ""
     if not isinstance(error, dict):
-        return f'<article class="error"><h2>The program failed</h2><pre>{escape(str(error))}</pre></article>'
+        return f'<article class="crash"><h2>The error</h2><pre>{escape(str(error))}</pre></article>'
     head = f"{error.get('type', 'Error')}: {error.get('message', '')}"
     trace = str(error.get("traceback") or "")
     details = f"<details><summary>traceback</summary><pre>{escape(trace)}</pre></details>" if trace else ""
-    return f'<article class="error"><h2>The program failed</h2><pre>{escape(head)}</pre>{details}</article>'
+    return f'<article class="crash"><h2>The error</h2><pre>{escape(head)}</pre>{details}</article>'
 
 
 def _stats(stats: dict[str, Any]) -> str:
