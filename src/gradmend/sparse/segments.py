@@ -33,6 +33,12 @@ def group(pattern: Pattern, keep: tuple[int, ...]) -> Segments:
     size = tuple(pattern.size[d] for d in keep)
     total = math.prod(size)
     index = pattern._indices
+    if pattern.ndim == 2 and len(keep) == 1 and not is_wide(total, pattern.nnz):
+        # Rows and columns of a matrix: what its products keep serves here too.
+        if keep == (0,):
+            return Segments(None, pattern.ptr, None, pattern.row, total)
+        starts, _, order = pattern.transposed()
+        return Segments(None, starts, order, pattern.col, total)
     leading = keep == tuple(range(len(keep)))
     if not keep:
         key = torch.zeros(pattern.nnz, dtype=torch.int64, device=pattern.device)

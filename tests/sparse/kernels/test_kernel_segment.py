@@ -111,3 +111,16 @@ def test_no_entries(road: str) -> None:
     assert torch.equal(segment.segment_prod(none, v), torch.ones(3, 2))
     assert segment.segment_softmax(none, v).shape == (0, 2)
     assert segment.segment_logsumexp(none, v).isneginf().all()
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.bool, torch.complex64], ids=str)
+def test_scattering_and_gathering(road: str, dtype: torch.dtype) -> None:
+    group = torch.randint(9, (70,))
+    group[group == 4] = 5  # an empty group
+    v = torch.randn(70, dtype=torch.complex64 if dtype.is_complex else torch.float32).mul(3).to(dtype)
+    want = torch.stack([v.to(torch.complex128)[group == i].sum() for i in range(9)])
+    got = segment.scatter_sum(group, v, 9)
+    close(got, want.to(got.dtype) if got.is_complex() else want.real.to(got.dtype))
+    assert torch.equal(segment.gather(group, got), got[group])
+    strided = torch.stack([got, got], 1)[:, 1]
+    assert torch.equal(segment.gather(torch.stack([group, group], 1)[:, 0], strided), got[group])

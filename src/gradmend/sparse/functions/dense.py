@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.functions.place import put
+from gradmend.sparse.functions.place import in_place_is_fine, put
 from gradmend.sparse.tensor import SparseTensor
 
 
 @implements("to_dense")
 def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -> Tensor:
     if S.batch_dims == 0 and dtype is None:
-        values = S.values()
+        values = S._values
+        if values.dim() == 1 and in_place_is_fine():  # the shortest way, for small ones
+            whole = values.new_zeros(S.pattern.numel).index_copy_(0, S.pattern.keys(), values)
+            return whole.view(S.pattern._size)
         return put(S.pattern.numel, S.pattern.keys(), values).view(*S.pattern.size, *values.shape[1:])
     values = S.values().movedim(S.batch_dims, 0)
     flat = put(S.pattern.numel, S.pattern.keys(), values)

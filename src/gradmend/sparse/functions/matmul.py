@@ -181,7 +181,8 @@ def linear(x: Tensor, weight: Any, bias: Tensor | None = None) -> Any:
     else:
         _check(x.shape, weight.shape, x.shape[-1], weight.pattern.size[1])
         flat = x.reshape(-1, x.shape[-1])
-        out = product(weight.pattern, weight.values(), flat.t()).t()
+        # Turned here, once: backward needs it turned too.
+        out = product(weight.pattern, weight.values(), flat.t().contiguous()).t()
         out = out.reshape(*x.shape[:-1], weight.pattern.size[0])
     return out if bias is None else out + bias
 

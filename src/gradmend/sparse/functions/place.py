@@ -20,12 +20,11 @@ def in_place_is_fine() -> bool:
 def put(total: int, ids: Tensor, rows: Tensor, fill: Any = 0) -> Tensor:
     """[total, ...] of `fill`, with rows[i] at ids[i]."""
     shape = (total, *rows.shape[1:])
-    # Not rows.new_zeros: under vmap that would be a batch of zeros.
-    if fill == 0:
-        whole = torch.zeros(shape, dtype=rows.dtype, device=rows.device)
-    else:
-        whole = torch.full(shape, fill, dtype=rows.dtype, device=rows.device)
-    return whole.index_copy_(0, ids, rows) if in_place_is_fine() else whole.index_copy(0, ids, rows)
+    if in_place_is_fine():
+        whole = rows.new_zeros(shape) if fill == 0 else rows.new_full(shape, fill)
+        return whole.index_copy_(0, ids, rows)
+    # Not rows.new_full: under vmap that would be a batch of them.
+    return torch.full(shape, fill, dtype=rows.dtype, device=rows.device).index_copy(0, ids, rows)
 
 
 def add_into(fresh: Tensor, more: Tensor, alpha: Any = 1) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradmend.sparse import kernels
 from gradmend.sparse.functions.place import in_place_is_fine
+from gradmend.sparse.functions.primitive import apply
 from gradmend.sparse.segments import Segments
 
 _LOW = (torch.bfloat16, torch.float16)
@@ -32,15 +33,18 @@ def segment_sum(values: Tensor, segs: Segments) -> Tensor:
         return values.sum(0, keepdim=True, dtype=values.dtype)
     if values.dtype in _LOW:
         return segment_sum(values.float(), segs).to(values.dtype)
-    if by_kernel(values) and segs.perm is None:  # gathering first costs more than scattering does
-        return SegmentSum.apply(values, segs)
+    if by_kernel(values):
+        return apply(SegmentSum, values, segs)
     return values.new_zeros(segs.groups, *values.shape[1:]).index_add(0, segs.seg, values)
 
 
 class SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, segs: Segments) -> Tensor:
-        return kernels.segment_sum(segs.ptr, values)
+        if segs.perm is None:
+            return kernels.segment_sum(segs.ptr, values)
+        # Putting entries in order first costs more than scattering them does.
+        return kernels.scatter_sum(segs.seg, values, segs.groups)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -53,6 +57,8 @@ class SegmentSum(torch.autograd.Function):
 
 def spread(per_group: Tensor, segs: Segments) -> Tensor:
     """[groups, ...] -> [nnz, ...]: each entry gets its group's number."""
+    if segs.seg.shape[0] > _FEW and not per_group.requires_grad and in_place_is_fine():
+        return kernels.gather(segs.seg, per_group)
     return per_group.index_select(0, segs.seg)
 
 
@@ -81,6 +87,8 @@ def extreme(values: Tensor, segs: Segments, largest: bool, fill: float | int | b
         return kernel(segs.ptr, in_order(values, segs), fill)
     if values.dtype == torch.bool:
         return extreme(values.to(torch.uint8), segs, largest, int(fill)).bool()
+    if segs.perm is None and values.dim() == 1 and values.dtype.is_floating_point and values.is_cpu:
+        return torch.segment_reduce(values, "max" if largest else "min", offsets=segs.ptr, initial=fill)
     index = segs.seg
     if values.dim() > 1:
         index = index.view(-1, *[1] * (values.dim() - 1)).expand(values.shape)

@@ -59,6 +59,8 @@ def unbatch(S: SparseTensor) -> SparseTensor:
 def t(S: SparseTensor) -> SparseTensor:
     if S.ndim == 1:
         return S
+    if S.pattern.ndim == 2 and S.values().dim() == 1:
+        return _permute_sparse(S, (1, 0))
     if S.ndim != 2:
         raise SparseError(f"t() takes at most 2 dimensions, and S has {S.ndim}: use transpose or permute.")
     return transpose(S, 0, 1)

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.matmul import _agree
 from gradmend.sparse.functions.place import in_place_is_fine
-from gradmend.sparse.functions.primitive import conj
+from gradmend.sparse.functions.primitive import apply, conj, plain
 from gradmend.sparse.kernels import gustavson
 from gradmend.sparse.kernels.plain import wide
 from gradmend.sparse.pattern import Pattern
@@ -140,6 +140,10 @@ def plan_for(A: Pattern, B: Pattern) -> Plan:
 def contract(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
     """Of the three roles (entries of A, of B, of C), two are given and the products are summed into `out`."""
     dtype = wide(x.dtype)
+    if plan.kept is not None and dtype is x.dtype:
+        x_at, y_at = plan.kept[(out + 1) % 3], plan.kept[(out + 2) % 3]
+        terms = x.index_select(0, x_at) * y.index_select(0, y_at)
+        return terms.new_zeros(plan.lengths()[out]).index_add(0, plan.kept[out], terms)
     total = torch.zeros(plan.lengths()[out], dtype=dtype, device=x.device)
     for triple in plan.terms():
         x_at, y_at = triple[(out + 1) % 3], triple[(out + 2) % 3]
@@ -202,8 +206,10 @@ def sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
         return sparse_sparse(a, b.unsqueeze(1)).squeeze(1)
     plan = plan_for(a.pattern, b.pattern)
     va, vb = _agree(a.values(), b.values())
-    # Transforms see torch's own ops.
-    values = Contract.apply(va, vb, plan, 2) if in_place_is_fine() else contract(va, vb, plan, 2)
+    if not in_place_is_fine():  # transforms see torch's own ops
+        values = contract(va, vb, plan, 2)
+    else:
+        values = _bare(va, vb, plan, 2) if plain(va, vb) else apply(Contract, va, vb, plan, 2)
     return make(plan.pattern, values)
 
 

@@ -10,6 +10,8 @@ trailing dimensions). The transposed pattern is `crow_t`, `row_t` and `perm`, wi
     spmm_backward(crow, col, crow_t, row_t, perm, values, X, grad)
                                              (d values, d X) of spmm in one pass over the transposed pattern
     segment_sum, _mean, _prod                empty rows give 0, 0, 1
+    scatter_sum(group, values, groups)       the same for entries in any order, group[e] the row of each
+    gather(group, totals)                    back again: totals[group]
     segment_max, _min(crow, values, empty=0) empty rows give `empty`; NaN wins
     segment_logsumexp                        empty rows give -inf
     segment_softmax, _log_softmax            and their `_backward(crow, out, grad)`
@@ -18,6 +20,8 @@ trailing dimensions). The transposed pattern is `crow_t`, `row_t` and `perm`, wi
 from gradmend.sparse.kernels.matmul import sddmm, spmm, spmm_backward
 from gradmend.sparse.kernels.plain import rows_of
 from gradmend.sparse.kernels.segment import (
+    gather,
+    scatter_sum,
     segment_log_softmax,
     segment_log_softmax_backward,
     segment_logsumexp,
@@ -31,7 +35,9 @@ from gradmend.sparse.kernels.segment import (
 )
 
 __all__ = [
+    "gather",
     "rows_of",
+    "scatter_sum",
     "sddmm",
     "segment_log_softmax",
     "segment_log_softmax_backward",

@@ -15,6 +15,7 @@ from gradmend.sparse.kernels.lanes import (
     maximum,
     minimum,
     mul,
+    put,
     store,
     sub,
 )
@@ -88,5 +89,30 @@ def softmax_backward(tag: str, width: int, exact: bool, log: bool) -> Kernel:
                     y = load(tag, width, exact, p, e * d + j, d - j)
                     x = sub(x, mul(y, total)) if log else mul(y, sub(x, total))
                     store(tag, width, exact, x, out, e * d + j, d - j)
+
+    return kernel
+
+
+@cache
+def scatter(tag: str) -> Kernel:
+    """totals[group of e] += values[e], in one part: its time is that of waiting for memory, not for arithmetic."""
+
+    @kept_on_disk
+    def kernel(group, values, totals, n):  # type: ignore[no-untyped-def]
+        for e in range(n):
+            i = get("i64", group, e)
+            put(tag, totals, i, get(tag, totals, i) + get(tag, values, e))
+
+    return kernel
+
+
+@cache
+def gather(tag: str) -> Kernel:
+    """out[e] = totals[group of e]."""
+
+    @kept_on_disk
+    def kernel(group, totals, out, n, part, parts):  # type: ignore[no-untyped-def]
+        for e in range(n * part // parts, n * (part + 1) // parts):
+            put(tag, out, e, get(tag, totals, get("i64", group, e)))
 
     return kernel

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_BAG = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
+BAG = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
 # What F.embedding_bag calls without gradients, less the checks: a fifth of a small product's time.
-_bag = getattr(torch, "_embedding_bag_forward_only", None)
+bag = getattr(torch, "_embedding_bag_forward_only", None)
 _SAMPLED = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
 _CHUNK = 1 << 22  # entries x k gathered at a time, so that no temporary outgrows a few dozen MB
 
@@ -53,11 +53,11 @@ def spmm(crow: Tensor, col: Tensor, values: Tensor, X: Tensor, perm: Tensor | No
     rows, nnz, k = crow.shape[0] - 1, col.shape[0], X.shape[1]
     if nnz == 0 or k == 0:
         return X.new_zeros(rows, k)
-    if X.dtype in _BAG:
+    if X.dtype in BAG:
         # embedding_bag takes 25x for a strided X, and reads strided indices as if they were not (2.13).
         X, col, crow = X.contiguous(), col.contiguous(), crow.contiguous()
-        if _bag is not None and not (torch.is_grad_enabled() and (X.requires_grad or values.requires_grad)):
-            return _bag(X, col, crow, False, 0, False, values, True, -1)[0]
+        if bag is not None and not (torch.is_grad_enabled() and (X.requires_grad or values.requires_grad)):
+            return bag(X, col, crow, False, 0, False, values, True, -1)[0]
         return F.embedding_bag(col, X, crow, mode="sum", per_sample_weights=values, include_last_offset=True)
     if X.is_complex():
         flat = torch.view_as_real(X.resolve_conj().contiguous()).flatten(1)
@@ -125,10 +125,13 @@ def _reduce(crow: Tensor, values: Tensor, how: str, fill: float | bool) -> Tenso
 
 
 def segment_sum(crow: Tensor, values: Tensor) -> Tensor:
-    rows, nnz = crow.numel() - 1, values.shape[0]
+    return scatter_sum(rows_of(crow, values.shape[0]), values, crow.numel() - 1)
+
+
+def scatter_sum(group: Tensor, values: Tensor, groups: int) -> Tensor:
     dtype = torch.int64 if values.dtype == torch.bool else values.dtype
-    out = torch.zeros((rows, *values.shape[1:]), dtype=wide(dtype), device=values.device)
-    return out.index_add_(0, rows_of(crow, nnz), values.to(wide(dtype))).to(dtype)
+    out = torch.zeros((groups, *values.shape[1:]), dtype=wide(dtype), device=values.device)
+    return out.index_add_(0, group, values.to(wide(dtype))).to(dtype)
 
 
 def segment_mean(crow: Tensor, values: Tensor) -> Tensor:

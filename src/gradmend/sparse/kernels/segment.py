@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from gradmend.sparse.kernels import plain
@@ -14,6 +15,7 @@ from gradmend.sparse.kernels.team import run
 
 # An entry here is an element or a few, where SpMM has a row: it takes more of them to be worth a thread.
 _COST = 4
+_WIDE = (torch.float32, torch.float64)  # added up as they are
 
 
 def _plan(values: Tensor, *others: Tensor) -> tuple[Plan, int] | None:
@@ -51,6 +53,33 @@ def segment_sum(crow: Tensor, values: Tensor) -> Tensor:
     if (found := _plan(values)) is None:
         return plain.segment_sum(crow, values)
     return _reduce(crow, values, "sum", 0, *found)
+
+
+def scatter_sum(group: Tensor, values: Tensor, groups: int) -> Tensor:
+    """The sum of each group, `group` [nnz] saying to which an entry belongs, in whatever order."""
+    if values.dim() != 1 or (found := _plan(values)) is None or values.dtype not in _WIDE:
+        return plain.scatter_sum(group, values, groups)
+    from gradmend.sparse.kernels import compiled_segments
+
+    group, values = places(group), flat(values)
+    out = values.new_zeros(groups)
+    kernel = compiled_segments.scatter(found[0].tag)
+    kernel(group.data_ptr(), values.data_ptr(), out.data_ptr(), values.shape[0])
+    return out
+
+
+def gather(group: Tensor, totals: Tensor) -> Tensor:
+    """totals[group]: each entry gets its group's number."""
+    usual = totals.dim() != 1 or group.shape[0] < SMALL or totals.dtype not in _WIDE or not usable(totals)
+    if usual or (p := plan(totals.dtype, 1)) is None:
+        return totals.index_select(0, group)
+    from gradmend.sparse.kernels import compiled_segments
+
+    group, totals = places(group), flat(totals)
+    out = empty((group.shape[0],), totals.dtype)
+    where = (group.data_ptr(), totals.data_ptr(), out.data_ptr())
+    run(compiled_segments.gather(p.tag), _COST * group.shape[0], *where, group.shape[0])
+    return out
 
 
 def segment_mean(crow: Tensor, values: Tensor) -> Tensor:
