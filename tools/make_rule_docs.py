@@ -17,6 +17,7 @@ GROUPS = (
     ("GM12", "Refused at the write, or at a second backward"),
     ("GM13", ""),
     ("GM2", "Silent: PyTorch goes on with a wrong gradient"),
+    ("GM3", "Sparse tensors: what PyTorch refuses, and what trains instead"),
 )
 
 

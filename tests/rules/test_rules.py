@@ -80,7 +80,7 @@ def test_good_is_good(rule: Rule, verdicts: dict[str, list[str]]) -> None:
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda r: r.code)
 def test_the_words_are_whole(rule: Rule) -> None:
-    assert re.fullmatch(r"GM[12]\d\d", rule.code)
+    assert re.fullmatch(r"GM[123]\d\d", rule.code)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert rule.summary.endswith(".") and "\n" not in rule.summary
     for text in (rule.what, rule.why, rule.fix):

@@ -53,13 +53,6 @@ def run(args: argparse.Namespace) -> int:
 def _rule(code: str) -> int:
     from gradmend import rules
 
-    if code.upper().startswith("GM3"):
-        from gradmend.story.failures.sparse import rule_text
-
-        text = rule_text(code)
-        if text is not None:
-            print(text, end="")
-            return 0
     try:
         rule = rules.get(code)
     except KeyError as unknown:

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from gradmend.story.failures import diagnose
-from gradmend.story.failures.sparse import rule_text
 
 
 def sparse():
@@ -51,8 +50,3 @@ def test_an_error_of_another_kind_is_left_alone():
     with pytest.raises(ValueError) as caught:
         error()
     assert diagnose(caught.value) is None
-
-
-def test_rules_can_be_asked_for():
-    assert "coalesce" in rule_text("gm301")
-    assert rule_text("GM399") is None

@@ -1,11 +1,9 @@
-"""Errors of PyTorch's sparse tensors, as conflicts of the rules GM301 and up. `gradmend.sparse.stories` has the words."""
+"""Errors of PyTorch's sparse tensors, as conflicts of the rules GM301 and up. `gradmend.rules` has the words."""
 
 from __future__ import annotations
 
-import re
-
 from gradmend.model import Conflict, Culprit, Site
-from gradmend.sparse.stories import CAUSES, recognise
+from gradmend.rules._messages import recognise
 
 # PyTorch says these in types of its own choosing.
 KINDS = (RuntimeError, TypeError, ValueError)
@@ -25,13 +23,3 @@ def tell(exc: BaseException, where: Site, *, sure: bool) -> Conflict | None:
         notes=(story.happened.rstrip("."),),
         help=(story.write.rstrip("."),),
     )
-
-
-def rule_text(code: str) -> str | None:
-    """A rule of the sparse family for a terminal; None where there is no such rule."""
-    told = [c.story for c in CAUSES if c.story.rule == code.upper()]
-    if not told:
-        return None
-    # What a message fills in stands in angle brackets here.
-    text = "\n".join(f"{s.rule} {s.title}\n\n{s.happened}\n\nInstead: {s.write}\n" for s in told)
-    return re.sub(r"\{(\w+)\}", r"<\1>", text)
