@@ -10,8 +10,7 @@ from typing import Any
 from gradmend import recording
 from gradmend.capture import extras, saves
 from gradmend.capture.faults import Fault
-from gradmend.capture.ledger import Finding, Policy, Scope, allow_budgets
-from gradmend.capture.sites import identity
+from gradmend.capture.ledger import Entry, Finding, Policy, Scope, Written, allow_budgets
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.capture.unguarded import Read
@@ -35,8 +34,8 @@ class Teller:
             return self._stop(finding)
         entry, first = finding.entry, finding.first
         key = (
-            identity(entry.raw),
-            identity(first.raw) if first else None,
+            entry.raw,
+            first.raw if first else None,
             finding.slot,
             finding.harmful,
             finding.cause,
@@ -67,16 +66,13 @@ class Teller:
         conflict = self.session.conflicts[self._known[key][0]]
         return ConflictError(words_of(conflict), conflict)
 
-    def healing(self, finding: Finding) -> bool:
+    def healing(self, entry: Entry, written: Written) -> bool:
         """Whether this Save and this Write, by their lines, were judged and healed before: then only count it."""
-        first = finding.first
-        if not self._healing or first is None or self.closed:
-            return False
-        known = self._healing.get((identity(finding.entry.raw), identity(first.raw)))
-        if known is None:
+        known = self._healing.get((entry.raw, written.raw))
+        if known is None or self.closed:
             return False
         known[1] += 1
-        known[2] += finding.kept
+        known[2] += written.kept
         return True
 
     def count(self) -> None:

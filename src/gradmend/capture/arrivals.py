@@ -134,7 +134,7 @@ def _saw(edit: Edit, use: _Use) -> bool:
     """Whether the op kept the edited value itself: then the edit came before it."""
     for entry in saves_of(use.node):
         layout = entry.layout or layout_of(physical(entry.handle))
-        if entry.print is not None and layout == edit.owner and entry.timeline is not None:
+        if entry.print is not None and layout == edit.owner:
             return entry.print == fingerprint(entry.handle)
     return False
 

@@ -21,6 +21,7 @@ Death = tuple[int, int, Layout | None]
 
 # A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
 _MOST_WRITES = 8192
+_MOST_WAITING = 32  # Saves that died since the dead were last buried
 
 
 class Entry:
@@ -51,10 +52,10 @@ class Entry:
     def __del__(self) -> None:
         timeline = self.timeline
         if timeline is not None:
-            timeline.dead.append((timeline.key, self.tick, self.layout))
-            if (
-                timeline.counters
-            ):  # it was written, so memory waits to be freed; else the next Write tidies up
+            dead = timeline.dead
+            dead.append((timeline.key, self.tick, self.layout))
+            # A storage that was written has memory waiting to be freed; else the next Write tidies up.
+            if timeline.counters and (len(dead) > _MOST_WAITING or len(dead) >= len(timeline.live)):
                 timeline.bury()
 
     def moved(self) -> bool:
@@ -134,7 +135,9 @@ _NO_INDEX, _NO_UNDO = LayoutIndex(), UndoLog()
 class Timeline:
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
-    __slots__ = ("bury", "counters", "dead", "deaths", "fresh", "index", "key", "last", "live", "log", "undo")
+    __slots__ = (
+        "bury", "counters", "dead", "deaths", "fresh", "gone", "index", "key", "last", "live", "log", "newest", "undo",
+    )  # fmt: skip
 
     def __init__(self, key: int, dead: deque[Death], bury: Callable[[], None]) -> None:
         self.key = key
@@ -147,12 +150,23 @@ class Timeline:
         self.undo = _NO_UNDO
         self.log: list[Written] = []
         self.last = -1  # the tick of the last Write
+        self.newest = 0  # the tick of the last Save
+        self.gone: list[Layout] = []  # of dead Saves, in the index still
         self.deaths = 0
+
+    def enter(self, entry: Entry, ref: weakref.ref[Entry]) -> None:
+        entry.timeline = self
+        self.live[entry.tick] = ref
+        self.fresh.append(ref)
+        if entry.tick > self.newest:
+            self.newest = entry.tick
 
     def settle(self) -> None:
         """Index the Saves made since the last Write, and find the version counter of each."""
         if self.undo is _NO_UNDO:
             self.index, self.undo = LayoutIndex(), UndoLog()
+        while self.gone:
+            self.index.remove(self.gone.pop())
         for ref in self.fresh:
             entry = ref()
             if entry is None:
@@ -183,7 +197,7 @@ class Timeline:
         """A Save died: drop what only it needed, now and then all at once."""
         self.live.pop(tick, None)
         if layout is not None:
-            self.index.remove(layout)
+            self.gone.append(layout)
         self.deaths += 1
         if len(self.fresh) > 64 + 2 * len(self.live):
             self.fresh = [ref for ref in self.fresh if ref() is not None]

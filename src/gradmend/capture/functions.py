@@ -136,6 +136,7 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
         old.setdefault(name, ctx.__dict__.get(name))
         _put(ctx, name, place, value)
         healed.append((entry, value))
+    hub.LEDGER.settle()
     marks = [entry.timeline.last if entry.timeline else 0 for _, _, entry in kept]
     versions = [v._version for _, v in healed]
     try:

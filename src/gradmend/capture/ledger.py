@@ -17,16 +17,18 @@ import torch
 
 from gradmend.capture import escapes
 from gradmend.capture.entries import Death, Entry, Timeline, Written
-from gradmend.capture.regions import Layout, layout_of
+from gradmend.capture.regions import Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.verdict import Finding, Policy, Scope, judge
 from gradmend.errors import BudgetError
-from gradmend.heal.undo import Elements, UndoLog, take
+from gradmend.heal.undo import Elements, Record, UndoLog, take
 
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
 
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _MOST_DEAD = 512  # Saves buried at once; a Write buries them too
+_MOST_FRESH = 1024  # Saves, most of them dead, before somebody looks
 
 
 Token = list[tuple[Timeline, Written, list[int]]]
@@ -44,38 +46,70 @@ def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
 class Ledger:
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
+        self.fresh: deque[weakref.ref[Entry]] = (
+            deque()
+        )  # not yet in a timeline: most die before a Write comes
         self.awake: set[str] = set()  # holds "saves" while a Save lives
         self.dead: deque[Death] = deque()
         self._clock = itertools.count(1)
         self._lock = threading.RLock()
         self._busy = False
+        self._many = _MOST_FRESH
 
     # ------------------------------------------------------------------ Saves
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
-        if len(self.dead) > _MOST_DEAD:
-            self.bury()
         entry = kind(_detach(t), t._version, next(self._clock), raw, scope)
         entry.original = weakref.ref(t)
         try:
             storage = _storage_of(t)
-            key = storage._cdata
+            foreign = not storage.resizable()
         except (RuntimeError, NotImplementedError):
             return entry  # sparse, wrapped: PyTorch's counter is all there is to go by
-        timeline = self.timelines.get(key)
-        if timeline is None:
-            timeline = self.timelines[key] = Timeline(key, self.dead, self.bury)
-            self.awake.add("saves")
-        entry.timeline = timeline
-        ref = weakref.ref(entry)
-        timeline.live[entry.tick] = ref
-        timeline.fresh.append(ref)
-        if scope.paranoid or escapes.any_known() or not storage.resizable():
+        fresh = self.fresh
+        fresh.append(weakref.ref(entry))
+        self.awake.add("saves")
+        if len(fresh) > self._many:
+            self._thin()
+        if foreign or scope.paranoid or escapes.any_known():
             site = escapes.of(storage)
             if site is not None or scope.paranoid:
                 entry.escape = site
                 entry.print = escapes.fingerprint(entry.handle)
         return entry
+
+    def _thin(self) -> None:
+        """No Write for long: let go of the Saves that have died since."""
+        with self._lock:
+            for _ in range(len(self.fresh)):
+                ref = self.fresh.popleft()
+                if ref() is not None:
+                    self.fresh.append(ref)
+            self._many = max(_MOST_FRESH, 2 * len(self.fresh))
+        if len(self.dead) > _MOST_DEAD:
+            self.bury()
+
+    def settle(self) -> None:
+        """Enter the Saves made since the last Write into the timelines of their storages."""
+        with self._lock:
+            fresh, timelines = self.fresh, self.timelines
+            while fresh:
+                ref = fresh.popleft()
+                entry = ref()
+                if entry is None:
+                    continue
+                key = _storage_of(entry.handle)._cdata
+                timeline = timelines.get(key)
+                if timeline is None:
+                    timeline = timelines[key] = Timeline(key, self.dead, self.bury)
+                timeline.enter(entry, ref)
+            if not timelines:
+                self._doze()
+
+    def _doze(self) -> None:
+        self.awake.discard("saves")
+        if self.fresh or self.timelines:  # of another thread, meanwhile
+            self.awake.add("saves")
 
     def bury(self) -> None:
         """Take dead Saves out. May run in a destructor, so it never waits nor re-enters."""
@@ -91,8 +125,8 @@ class Ledger:
                 timeline.forget(tick, layout)
                 if not timeline.live:
                     del self.timelines[key]
-            if not self.timelines:
-                self.awake.discard("saves")
+            if not self.timelines and not self.fresh:
+                self._doze()
         finally:
             self._busy = False
             self._lock.release()
@@ -111,6 +145,8 @@ class Ledger:
 
         `aliased`: an argument shares memory with the target, so the op itself may save what it overwrites.
         """
+        if self.fresh:
+            self.settle()
         if self.dead:
             self.bury()
         token: Token | None = None
@@ -172,26 +208,40 @@ class Ledger:
         how: str,
         aliased: bool,
     ) -> tuple[Timeline, Written, list[int]]:
-        timeline.settle()
+        if timeline.fresh or timeline.gone:
+            timeline.settle()
         layout = layout_of(t)
-        storage = _storage_of(t)
-        if shift:
-            layout = layout.shifted(shift)
-            storage = _storage_of(timeline.entries()[0].handle)
         written = Written(next(self._clock), op, raw, layout, how)
+        if shift:
+            written.layout = layout.shifted(shift)
+            elements = None
         if how == "data":
-            self._keep(timeline, storage, written, None if shift else elements, aliased)
+            self._keep(timeline, t, written, elements, aliased)
         return timeline, written, [c.carrier._version for c in timeline.counters]
 
     def _keep(
-        self,
-        timeline: Timeline,
-        storage: torch.UntypedStorage,
-        written: Written,
-        elements: Elements | None,
-        aliased: bool,
+        self, timeline: Timeline, t: torch.Tensor, written: Written, elements: Elements | None, aliased: bool
     ) -> None:
         """Keep the old bytes that a live Save needs, in the cheapest of the ways that cover them."""
+        layout, undo, index = written.layout, timeline.undo, timeline.index
+        if layout in index or aliased:
+            # The commonest by far: a Save of just what is being overwritten.
+            if not aliased and undo.hides(layout, timeline.newest):
+                return
+            view = physical(_detach(t)) if type(t) in _PLAIN else None
+            record = take(_storage_of(t), written, layout, elements, view)
+            undo.add(record)
+            written.kept = record.nbytes
+        elif layout.lo >= index.hi or layout.hi <= index.lo:
+            return
+        else:
+            self._keep_met(timeline, t, written, elements)
+        if _any_budget:
+            self._check_budget(timeline, written)
+
+    def _keep_met(
+        self, timeline: Timeline, t: torch.Tensor, written: Written, elements: Elements | None
+    ) -> None:
         layout, undo = written.layout, timeline.undo
         met: list[Layout] = []
         total, lo, hi = 0, layout.hi, layout.lo
@@ -201,34 +251,28 @@ class Ledger:
             lo, hi = max(min(lo, other.lo), layout.lo), min(max(hi, other.hi), layout.hi)
             if elements is not None or (total >= layout.nbytes and (lo, hi) == (layout.lo, layout.hi)):
                 break
-        if aliased:
-            regions = [layout]
-        elif not met:
+        if not met:
             return
-        elif elements is not None or min(total, hi - lo if layout.dense else total) >= layout.nbytes:
+        if elements is not None or min(total, hi - lo if layout.dense else total) >= layout.nbytes:
             regions = [layout]
         elif layout.dense and hi - lo <= total:
             regions = [Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)]
         else:
             regions = met
+        # A numpy round trip lies over the same bytes in a storage of its own.
+        storage = _storage_of(t)
+        if storage._cdata != timeline.key:
+            storage = _storage_of(timeline.entries()[0].handle)
         grown = undo.nbytes
         with torch.no_grad():
             for region in regions:
-                if aliased or not undo.hides(region, next(reversed(timeline.live), 0)):
-                    undo.add(take(storage, written.tick, region, elements))
+                if not undo.hides(region, timeline.newest):
+                    undo.add(take(storage, written, region, elements))
         written.kept = undo.nbytes - grown
-        budget = self._budget(timeline)
-        if budget is not None:
-            self._check_budget(budget, timeline, written)
 
-    def _budget(self, timeline: Timeline) -> int | None:
-        budgets = (
-            [e.scope.budget for e in timeline.entries() if e.scope.budget is not None] if _any_budget else []
-        )
-        return min(budgets, default=None)
-
-    def _check_budget(self, budget: int, timeline: Timeline, written: Written) -> None:
-        if self.kept_bytes() <= budget:
+    def _check_budget(self, timeline: Timeline, written: Written) -> None:
+        budget = min((b for e in timeline.entries() if (b := e.scope.budget) is not None), default=None)
+        if budget is None or self.kept_bytes() <= budget:
             return
         for one in self.timelines.values():
             one.tidy()
@@ -245,6 +289,8 @@ class Ledger:
 
     def after(self, token: Token) -> None:
         """The Write has happened: credit the steps of the counters to it."""
+        if self.fresh:
+            self.settle()
         with self._lock:
             for timeline, written, before in token:
                 for counter, version in zip(timeline.counters, before, strict=False):
@@ -282,6 +328,7 @@ class Ledger:
 
     def swapped(self, t: torch.Tensor, op: str) -> Callable[[], None]:
         """`t` is about to get other memory (`t.data = new`, `t.set_`): Saves that are `t` itself lose theirs."""
+        self.settle()
         found = self._timeline_of(t)
         mine = [] if found is None else [e for e in found[0].entries() if e.original and e.original() is t]
         if not mine:
@@ -301,6 +348,7 @@ class Ledger:
         """Memory is being handed out beyond torch: from now on only its bytes tell whether it changed."""
         storage = t if isinstance(t, torch.UntypedStorage) else _storage_of(t)
         site = escapes.note(storage, how)
+        self.settle()
         timeline = self.timelines.get(storage._cdata)
         if timeline is None:
             return
@@ -312,6 +360,7 @@ class Ledger:
 
     def seal(self, scope: Scope) -> None:
         """The taps are going away: from now on, only fingerprints can tell a Write that bumps no counter."""
+        self.settle()
         for timeline in list(self.timelines.values()):
             for entry in timeline.entries():
                 if entry.scope is scope and entry.print is None:
@@ -335,8 +384,16 @@ class Ledger:
             return handle
         return judge(self, entry, packed)
 
+    def exact(self, entry: Entry) -> Record | None:
+        """The one Record that holds the whole saved value, where that is so plain that a look tells."""
+        timeline, layout, handle = entry.timeline, entry.layout, entry.handle
+        if timeline is None or layout is None or handle.is_neg() or handle.is_conj():
+            return None
+        with self._lock:
+            return timeline.undo.exact(layout, entry.tick)
+
     def value(self, entry: Entry, tick: int | None = None) -> torch.Tensor | None:
-        """The saved bytes as they were at the Save, or at `tick`, as a copy; None when no kept Write touched them."""
+        """The saved bytes as they were at the Save, or at `tick`, only to be read; None when no kept Write touched them."""
         timeline = entry.timeline
         if timeline is None or not timeline.undo.records:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,28 +24,16 @@ _address = torch._C.TensorBase.data_ptr
 _nbytes: Any = torch._C.TensorBase.__dict__["nbytes"].__get__
 
 
-class Recorded:
-    """One call that wrote: the addresses of all it wrote, in order."""
+class Recorded(NamedTuple):
+    """One call that wrote."""
 
-    __slots__ = ("addresses", "how", "op", "raw", "sizes", "tick", "versions")
-
-    def __init__(
-        self,
-        tick: int,
-        op: str,
-        how: str,
-        raw: Raw,
-        addresses: list[int],
-        sizes: list[int],
-        versions: list[int],
-    ) -> None:
-        self.tick = tick
-        self.op = op
-        self.how = how
-        self.raw = raw
-        self.addresses = addresses
-        self.sizes = sizes
-        self.versions = versions
+    tick: int
+    op: str
+    how: str
+    raw: Raw
+    tensors: list[
+        tuple[int, int, int]
+    ]  # address, bytes from first to last, version; in the order of the call
 
 
 class WriteRecord:
@@ -53,10 +41,9 @@ class WriteRecord:
 
     __slots__ = ("hi", "how", "lo", "op", "raw", "tick", "version")
 
-    def __init__(self, call: Recorded, at: int) -> None:
-        self.lo = call.addresses[at]
-        self.hi = self.lo + call.sizes[at]
-        self.version = call.versions[at]
+    def __init__(self, call: Recorded, tensor: tuple[int, int, int]) -> None:
+        self.lo, size, self.version = tensor
+        self.hi = self.lo + size
         self.op = call.op
         self.how = call.how
         self.raw = call.raw
@@ -78,15 +65,13 @@ class Recorder:
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
-            addresses = [_address(t) for t in targets]
-            versions = [t._version for t in targets]
-            sizes = [_reach(t) for t in targets]
+            tensors = [(_address(t), _reach(t), t._version) for t in targets]
         except (RuntimeError, NotImplementedError):
             return  # no memory of its own, or an inference tensor
-        self.ring.append(Recorded(next(self._ticks), op, how, raw_here(3), addresses, sizes, versions))
+        self.ring.append(Recorded(next(self._ticks), op, how, raw_here(3), tensors))
 
     def writes(self) -> list[WriteRecord]:
-        return [WriteRecord(call, at) for call in self.ring for at in range(len(call.addresses))]
+        return [WriteRecord(call, tensor) for call in self.ring for tensor in call.tensors]
 
 
 def _one_write(optimizer: Any) -> None:

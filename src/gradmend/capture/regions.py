@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -61,12 +61,16 @@ def physical(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
+_new = tuple.__new__
+
+
 def layout_of(t: torch.Tensor) -> Layout:
-    dtype, shape, strides, offset = t.dtype, tuple(t.shape), t.stride(), int(t.storage_offset())
+    dtype, shape, strides, offset = t.dtype, t.shape, t.stride(), int(t.storage_offset())
     item = dtype.itemsize
     lo = offset * item
     if t.is_contiguous():
-        return Layout(lo, lo + t.numel() * item, True, offset, shape, strides, dtype)
+        # Straight to the tuple: this is made for every Save and Write of a storage that is written.
+        return _new(Layout, (lo, lo + t.numel() * item, True, offset, shape, strides, dtype))
     reach, distinct = 0, 1
     for size, stride in zip(shape, strides, strict=True):
         if size == 0:
@@ -130,46 +134,83 @@ class LayoutIndex:
     """The layouts that live Saves need in one storage, found by bytes in about O(log n + hits).
 
     Intervals are kept in classes by the power of two of their length, each sorted by start, so that a query
-    looks back no further than the longest interval of a class.
+    looks back no further than the longest interval of a class. Most queries are answered before that, by the
+    very same layout or by the bounds of all, so layouts are put into their classes only when one goes that far.
     """
 
-    __slots__ = ("_classes", "_counts", "_serial")
+    __slots__ = ("_classes", "_counts", "_gone", "_unsorted", "hi", "lo")
 
     def __init__(self) -> None:
-        self._counts: dict[Layout, list[int]] = {}  # layout -> [how many Saves, serial]
+        self._counts: dict[Layout, int] = {}  # how many Saves
         self._classes: dict[int, list[tuple[int, int, Layout]]] = {}
-        self._serial = 0
+        self._unsorted: dict[Layout, None] = {}
+        self._gone: set[Layout] = set()  # in a class still, though no Save has them
+        self.lo, self.hi = 1 << 62, 0  # never drawn in: a bound, not a promise
 
     def __len__(self) -> int:
         return len(self._counts)
 
+    def __contains__(self, layout: Layout) -> bool:
+        return layout in self._counts
+
     def add(self, layout: Layout) -> None:
-        seen = self._counts.get(layout)
+        counts = self._counts
+        seen = counts.get(layout)
         if seen is not None:
-            seen[0] += 1
+            counts[layout] = seen + 1
             return
-        self._serial += 1
-        self._counts[layout] = [1, self._serial]
-        row = self._classes.setdefault((layout.hi - layout.lo).bit_length(), [])
-        bisect.insort(row, (layout.lo, self._serial, layout))
+        counts[layout] = 1
+        if layout in self._gone:
+            self._gone.remove(layout)
+            return
+        self._unsorted[layout] = None
+        if layout[0] < self.lo:
+            self.lo = layout[0]
+        if layout[1] > self.hi:
+            self.hi = layout[1]
 
     def remove(self, layout: Layout) -> None:
         seen = self._counts[layout]
-        seen[0] -= 1
-        if seen[0]:
+        if seen > 1:
+            self._counts[layout] = seen - 1
             return
         del self._counts[layout]
-        size = (layout.hi - layout.lo).bit_length()
-        row = self._classes[size]
-        del row[bisect.bisect_left(row, (layout.lo, seen[1]))]
-        if not row:
-            del self._classes[size]
+        if layout in self._unsorted:
+            del self._unsorted[layout]
+        else:
+            self._gone.add(layout)
 
     def meeting(self, layout: Layout) -> Iterator[Layout]:
+        if layout[0] >= self.hi or layout[1] <= self.lo:
+            return
+        if self._unsorted or len(self._gone) > 16 + len(self._counts):
+            self._sort()
+        gone = self._gone
         for size, row in self._classes.items():
             at = bisect.bisect_left(row, (layout.lo - (1 << size),))
             while at < len(row) and row[at][0] < layout.hi:
                 other = row[at][2]
-                if other.hi > layout.lo and overlap(layout, other):
+                if other.hi > layout.lo and other not in gone and overlap(layout, other):
                     yield other
                 at += 1
+
+    def _sort(self) -> None:
+        classes = self._classes
+        if len(self._gone) > 16 + len(self._counts):
+            fresh: Iterable[Layout] = self._counts
+            classes.clear()
+            self._gone.clear()
+        else:
+            fresh = self._unsorted
+        grown: dict[int, list[tuple[int, int, Layout]]] = {}
+        for layout in fresh:
+            size = (layout.hi - layout.lo).bit_length()
+            grown.setdefault(size, []).append((layout.lo, id(layout), layout))
+        for size, rows in grown.items():
+            row = classes.setdefault(size, [])
+            if len(rows) == 1:
+                bisect.insort(row, rows[0])
+            else:
+                row += rows
+                row.sort()
+        self._unsorted = {}

@@ -1,7 +1,8 @@
 """Where a line of Python is: taken raw and cheap while the program runs, resolved when somebody asks.
 
-A raw site is a flat tuple (code, lasti, code, lasti, ...), innermost frame first. It holds code objects,
-never frames: a frame would keep the user's locals alive.
+A raw site is a flat tuple of numbers (code, lasti, code, lasti, ...), innermost frame first, so that sites are
+cheap to make, to compare and to count by. A code object is known by its id: equal code in two files compares
+equal, and is slow to hash. Frames are never held: a frame would keep the user's locals alive.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import sys
 import sysconfig
 from functools import lru_cache
 from itertools import islice
-from types import CodeType
-from typing import Any
+from types import CodeType, TracebackType
 
 import torch
 
 from gradmend.model import Frame, Owner, Site
 
-Raw = tuple[Any, ...]
+Raw = tuple[int, ...]
 
 # Deep enough for a user's line below nested modules (three frames a level) and a few callers above it.
 _MOST_FRAMES = 64
@@ -36,45 +36,48 @@ _LIBRARY = tuple(
 
 _USER, _LIB, _TORCH_OWNED, _OWN = 0, 1, 2, 3
 _NAMES: tuple[Owner, ...] = ("user", "library", "torch")
-# By file, not by code object: equal code in two files compares equal, and hashing code can take microseconds.
-_owners: dict[str, int] = {}
+_owners: dict[int, int] = {}
+_codes: dict[int, CodeType] = {}  # of every site ever taken: held, so that an id stays the id of one
 
 
-def _owner(code: CodeType) -> int:
-    name = code.co_filename
+def _owner_of(name: str) -> int:
     if name.startswith(_OURS):
-        owner = _OWN
-    elif name.startswith(_TORCH):
-        owner = _TORCH_OWNED
-    elif name.startswith(("<frozen", *_LIBRARY)) or "site-packages" in name or "dist-packages" in name:
-        owner = _LIB
-    else:
-        owner = _USER
-    _owners[name] = owner
+        return _OWN
+    if name.startswith(_TORCH):
+        return _TORCH_OWNED
+    if name.startswith(("<frozen", *_LIBRARY)) or "site-packages" in name or "dist-packages" in name:
+        return _LIB
+    return _USER
+
+
+def _meet(code: CodeType) -> int:
+    _codes[id(code)] = code
+    owner = _owners[id(code)] = _owner_of(code.co_filename)
     return owner
 
 
 def is_user(code: CodeType) -> bool:
-    return _owner(code) == _USER
+    return _owner_of(code.co_filename) == _USER
 
 
 def raw_here(depth: int = 1) -> Raw:
     """The call chain above the caller, without resolving anything."""
     frame = sys._getframe(depth)
-    out: list[Any] = []
+    out: list[int] = []
     add = out.append
-    owners = _owners
+    owner_of = _owners.get
     users, room = 0, _MOST_FRAMES
     while frame is not None and room:
         code = frame.f_code
-        owner = owners.get(code.co_filename)
+        known = id(code)
+        owner = owner_of(known)
         if owner is None:
-            owner = _owner(code)
+            owner = _meet(code)
         if owner != _OWN:
-            add(code)
+            add(known)
             add(frame.f_lasti)
             room -= 1
-            if owner == _USER:
+            if not owner:
                 users += 1
                 if users == _MOST_USER_FRAMES:
                     break
@@ -84,14 +87,24 @@ def raw_here(depth: int = 1) -> Raw:
     return tuple(out)
 
 
+def raw_of(tb: TracebackType | None) -> Raw:
+    """Where an exception was raised."""
+    out: list[int] = []
+    while tb is not None:
+        _meet(tb.tb_frame.f_code)
+        out[:0] = (id(tb.tb_frame.f_code), tb.tb_lasti)
+        tb = tb.tb_next
+    return tuple(out)
+
+
 @lru_cache(maxsize=4096)
-def _frame(file: str, code: CodeType, lasti: int) -> Frame:
+def _frame(known: int, lasti: int) -> Frame:
+    code = _codes[known]
     line, end_line, col, end_col = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
+    file = code.co_filename
     if not file.startswith("<"):
         file = os.path.abspath(file)
-    owner = _owners.get(code.co_filename)
-    if owner is None:
-        owner = _owner(code)
+    owner = _owners[known]
     return Frame(
         file=file,
         line=line if line is not None else code.co_firstlineno,
@@ -103,14 +116,9 @@ def _frame(file: str, code: CodeType, lasti: int) -> Frame:
     )
 
 
-def identity(raw: Raw) -> Raw:
-    """What a raw site is known by. Code objects compare equal across files, and are slow to hash."""
-    return tuple([part if type(part) is int else id(part) for part in raw])
-
-
 def resolve(raw: Raw) -> Site:
     # The launcher that runs a script (runpy) is no caller of the user's code.
-    frames = [_frame(raw[i].co_filename, raw[i], raw[i + 1]) for i in range(0, len(raw), 2)]
+    frames = [_frame(raw[i], raw[i + 1]) for i in range(0, len(raw), 2)]
     while frames and frames[-1].owner != "user" and any(f.owner == "user" for f in frames):
         frames.pop()
     return Site(tuple(frames))

@@ -37,11 +37,13 @@ class Scope:
         tell: Callable[[Finding | Fault], BaseException | None],
         budget: int | None = None,
         paranoid: bool = False,
-        known: Callable[[Finding], bool] | None = None,
+        known: Callable[[Entry, Written], bool] | None = None,
     ) -> None:
         self.policy = policy
         self.tell = tell
-        self.known = known  # counts a finding of a kind that is being healed already; None: judge each
+        self.known = (
+            known  # counts a Save and a Write of a kind that is being healed already; None: judge each
+        )
         self.budget = budget
         self.paranoid = paranoid
 
@@ -91,11 +93,12 @@ class Finding:
         timeline, entry = self.entry.timeline, self.entry
         if timeline is None or not timeline.log:
             return None
+        if self.changed and entry.layout:
+            record = timeline.undo.oldest_meeting(entry.layout, entry.tick)
+            if record is not None:
+                return record.written
         log = timeline.log
-        tick = (
-            timeline.undo.oldest_meeting(entry.layout, entry.tick) if self.changed and entry.layout else None
-        )
-        at = bisect.bisect_left(log, entry.tick + 1 if tick is None else tick, key=lambda w: w.tick)
+        at = bisect.bisect_right(log, entry.tick, key=lambda w: w.tick)
         return log[at] if at < len(log) else None
 
     @cached_property
@@ -136,12 +139,18 @@ class Finding:
 def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
     """The value that backward shall have, or the exception that the policy raises."""
     handle = entry.handle
-    value = ledger.value(entry)
     known = entry.scope.known
-    if value is not None and known is not None and entry.print is None and not entry.uncredited():
+    if known is not None and (entry.print is not None or entry.uncredited()):
+        known = None
+    if known is not None:
+        record = ledger.exact(entry)
+        if record is not None and known(entry, record.written):
+            return record.whole()  # one more of a kind that was judged in full before, and is healed
+    value = ledger.value(entry)
+    if value is not None and known is not None:
         finding = Finding(ledger, entry, None, changed=True, read=True, moved=True, cause="write")
-        if known(finding):
-            return value  # one more of a kind that was judged in full before, and is healed
+        if finding.first is not None and known(entry, finding.first):
+            return value
     gone = _shrunk(entry)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
     moved = entry.moved() and not entry.unchecked
@@ -179,10 +188,11 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
 
 def _shrunk(entry: Entry) -> bool:
     """Its storage has become too small for it: reading it would leave the memory."""
-    if entry.timeline is None:
-        return False
-    layout = entry.layout or layout_of(entry.handle)
-    return _storage_of(entry.handle).nbytes() < layout.hi
+    try:
+        layout = entry.layout or layout_of(entry.handle)
+        return _storage_of(entry.handle).nbytes() < layout.hi
+    except (RuntimeError, NotImplementedError):
+        return False  # sparse, wrapped: no memory of its own
 
 
 def _is_result(slot: str | None) -> bool:

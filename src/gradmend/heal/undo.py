@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture.regions import Layout, LayoutIndex, overlap
+
+if TYPE_CHECKING:
+    from gradmend.capture.entries import Written
 
 # Past this many distinct regions to lay over each other, one shadow that moves back in time is cheaper.
 _FEW = 24
@@ -37,37 +40,57 @@ class Elements:
 
 
 class Record:
-    __slots__ = ("elements", "layout", "nbytes", "old", "tick")
+    """The bytes of a region before a Write. `old` is a tensor of the region's shape (strides too where the region
+    is dense), its raw bytes where it is dense and expanded, or its single elements."""
+
+    __slots__ = ("elements", "layout", "nbytes", "old", "tick", "written")
 
     def __init__(
-        self, tick: int, layout: Layout, old: torch.Tensor, elements: Elements | None = None
+        self, written: Written, layout: Layout, old: torch.Tensor, elements: Elements | None = None
     ) -> None:
-        self.tick = tick
+        self.tick = written.tick
+        self.written = written
         self.layout = layout
-        self.old = old  # bytes when the layout is dense and whole, else a tensor of its shape or its elements
+        self.old = old
         self.elements = elements
-        self.nbytes = old.numel() * old.element_size()
+        self.nbytes = old.nbytes
+
+    def whole(self) -> torch.Tensor:
+        """The region itself."""
+        if self.old.shape == self.layout.shape and self.old.dtype == self.layout.dtype:
+            return self.old
+        return self.layout.shifted(-self.layout.lo).over(Base.untyped_storage(self.old))
+
+    def bytes(self, lo: int, hi: int) -> torch.Tensor:
+        """Some of the bytes of a dense region, by their place in the storage."""
+        return _bytes(Base.untyped_storage(self.old), lo - self.layout.lo, hi - self.layout.lo)
 
 
 def take(
-    storage: torch.UntypedStorage, tick: int, layout: Layout, elements: Elements | None = None
+    storage: torch.UntypedStorage,
+    written: Written,
+    layout: Layout,
+    elements: Elements | None = None,
+    view: torch.Tensor | None = None,
 ) -> Record:
-    """Keep the bytes of a region as they are now."""
+    """Keep the bytes of a region as they are now. `view` is a tensor over that region, where one is at hand."""
+    if view is None or elements is not None:
+        view = layout.over(storage)
     if elements is not None:
         try:
-            return Record(tick, layout, elements.read(layout.over(storage)), elements)
+            return Record(written, layout, elements.read(view), elements)
         except (IndexError, RuntimeError):
             pass  # an index out of range, a mask that does not fit: PyTorch itself will say so
-    if layout.dense:
-        return Record(tick, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
-    layout = _once(layout)
-    return Record(tick, layout, Base.clone(layout.over(storage), memory_format=torch.contiguous_format))
+    if 0 in layout.strides:
+        if layout.dense:
+            return Record(written, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
+        layout = _once(layout)
+        view = layout.over(storage)
+    return Record(written, layout, Base.clone(view))
 
 
 def _once(layout: Layout) -> Layout:
     """Without the repeats of an expanded dimension, which PyTorch refuses to write back."""
-    if 0 not in layout.strides:
-        return layout
     shape = tuple(n if stride else min(n, 1) for n, stride in zip(layout.shape, layout.strides, strict=True))
     return layout._replace(shape=shape)
 
@@ -100,8 +123,7 @@ class Shadow:
         elif layout.dense:
             lo, hi = max(layout.lo, self._base), min(layout.hi, self._hi)
             if lo < hi:
-                part = record.old[lo - layout.lo : hi - layout.lo]
-                Base.copy_(_bytes(self._storage, lo - self._base, hi - self._base), part)
+                Base.copy_(_bytes(self._storage, lo - self._base, hi - self._base), record.bytes(lo, hi))
         else:
             Base.copy_(layout.shifted(-self._base).over(self._storage), record.old)
         self.tick = record.tick - 1
@@ -121,25 +143,20 @@ def _within(inner: Layout, outer: Layout) -> bool:
 class UndoLog:
     """Every Record of one storage that a live Save may need."""
 
-    __slots__ = ("_hi", "_index", "_lo", "_series", "_shadow", "_ticks", "_whole", "nbytes", "records")
+    __slots__ = ("_index", "_series", "_shadow", "_ticks", "nbytes", "records")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.nbytes = 0
         self._ticks: list[int] = []
         self._series: dict[Layout, list[Record]] = {}  # oldest first
-        self._whole: dict[Layout, int] = {}  # the tick of the last Record of a whole region
         self._index = LayoutIndex()
         self._shadow: Shadow | None = None
-        self._lo, self._hi = 1 << 62, 0  # bounds of all Records
 
     def add(self, record: Record) -> None:
         self.records.append(record)
-        self._lo, self._hi = min(self._lo, record.layout.lo), max(self._hi, record.layout.hi)
         self._ticks.append(record.tick)
         self.nbytes += record.nbytes
-        if record.elements is None:
-            self._whole[record.layout] = record.tick
         series = self._series.get(record.layout)
         if series is None:
             self._series[record.layout] = [record]
@@ -154,39 +171,56 @@ class UndoLog:
             record.tick = new
         self._ticks[at:] = [new] * (len(self._ticks) - at)
 
-    def oldest_meeting(self, layout: Layout, tick: int) -> int | None:
-        """The tick of the first Record after `tick` that meets the region, if it is quickly found."""
+    def oldest_meeting(self, layout: Layout, tick: int) -> Record | None:
+        """The first Record after `tick` that meets the region, if it is quickly found."""
         if len(self._series) == 1:
             at = bisect.bisect_right(self._ticks, tick)
-            return self._ticks[at] if at < len(self._ticks) else None
-        ticks = []
+            return self.records[at] if at < len(self.records) else None
+        found = []
         for count, met in enumerate(self._index.meeting(layout)):
             series = self._series[met]
             at = bisect.bisect_right(series, tick, key=_tick)
             if at < len(series):
-                ticks.append(series[at].tick)
+                found.append(series[at])
             if count == _FEW:
                 break
-        return min(ticks, default=None)
+        return min(found, key=_tick, default=None)
 
     def hides(self, layout: Layout, newest: int) -> bool:
         """Whether a Record of this very region, made since the newest Save, leaves nothing for another to serve."""
-        return self._whole.get(layout, -1) > newest
+        for record in reversed(self._series.get(layout, ())):
+            if record.tick <= newest:
+                return False
+            if record.elements is None:
+                return True
+        return False
+
+    def exact(self, layout: Layout, tick: int) -> Record | None:
+        """The very next Record after `tick`, when it is of this whole region: then it is all there is to know."""
+        at = bisect.bisect_right(self._ticks, tick)
+        if at < len(self.records):
+            record = self.records[at]
+            if record.elements is None and record.layout == layout:
+                return record
+        return None
 
     def value(
         self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int
     ) -> torch.Tensor | None:
-        """A copy of the region as it was at `tick`; None when no newer Record meets it."""
+        """The region as it was at `tick`, not to be written to; None when no newer Record meets it."""
         newer = len(self._ticks) - bisect.bisect_right(self._ticks, tick)
         if not newer:
             return None
+        first = self.records[-newer]
+        if first.elements is None and first.layout == layout:
+            return first.whole()
         if len(self._series) == 1:  # a whole tensor written again and again
             needed = self._newer(self.records[-1].layout, tick)
             if not overlap(self.records[-1].layout, layout):
                 return None
         elif newer <= _FEW:
             needed = [r for r in self.records[-newer:] if overlap(r.layout, layout)]
-        elif 2 * (layout.hi - layout.lo) > self._hi - self._lo:
+        elif 2 * (layout.hi - layout.lo) > self._index.hi - self._index.lo:
             return self._by_shadow(storage, layout, tick, now)
         else:
             needed = []
@@ -222,7 +256,7 @@ class UndoLog:
     def _by_shadow(self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int) -> torch.Tensor:
         shadow = self._shadow
         if shadow is None or shadow.tick < tick or not self._covers(shadow, layout):
-            shadow = Shadow(storage, min(layout.lo, self._lo), max(layout.hi, self._hi), now)
+            shadow = Shadow(storage, min(layout.lo, self._index.lo), max(layout.hi, self._index.hi), now)
             self._shadow = shadow
         for at in range(bisect.bisect_right(self._ticks, shadow.tick) - 1, -1, -1):
             if self._ticks[at] <= tick:

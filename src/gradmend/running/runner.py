@@ -141,11 +141,11 @@ def _conflict_of(error: BaseException) -> Conflict | None:
 
 
 def _user_line(trace: TracebackType | None) -> tuple[str, int] | None:
-    from gradmend.capture.sites import _USER, _owner
+    from gradmend.capture.sites import is_user
 
     last = None
     while trace is not None:
-        if _owner(trace.tb_frame.f_code) == _USER:
+        if is_user(trace.tb_frame.f_code):
             last = (os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno)
         trace = trace.tb_next
     return last

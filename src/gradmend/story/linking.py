@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gradmend.capture.entries import Entry, Written
 from gradmend.capture.ledger import Finding
 from gradmend.capture.regions import Layout
-from gradmend.capture.sites import identity, resolve
+from gradmend.capture.sites import resolve
 from gradmend.capture.unguarded import Kept, Unguarded
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
@@ -86,7 +86,7 @@ def _told(writes: Sequence[Written]) -> list[Written]:
     """One Write for each line and op, the first of each; a loop's thousand repeats are counted elsewhere."""
     seen: dict[tuple[object, str], Written] = {}
     for written in writes:
-        seen.setdefault((identity(written.raw), written.op), written)
+        seen.setdefault((written.raw, written.op), written)
         if len(seen) == _MOST_WRITES:
             break
     return list(seen.values())
@@ -140,8 +140,7 @@ def _write(written: Written, finding: Finding) -> Write:
     name = written_name(frame, written.op) if frame else None
     if name is None or not _direct(site):
         name = holder(finding.entry.handle) or name
-    this = identity(written.raw)
-    times = sum(1 for w in finding.writes if w.op == written.op and identity(w.raw) == this)
+    times = sum(1 for w in finding.writes if w.op == written.op and w.raw == written.raw)
     how = "metadata" if written.how == "metadata" else "data"
     view = None
     saved = finding.entry.layout

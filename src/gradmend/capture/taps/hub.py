@@ -13,7 +13,6 @@ from gradmend.capture.ledger import Ledger, Token
 from gradmend.capture.taps import elements
 
 LEDGER = Ledger()
-_timelines = LEDGER.timelines
 
 # The flight recorder's ear, when installed: (op, targets, how) -> None, called after the write.
 Listener = Callable[[str, Sequence[torch.Tensor], str], None]
@@ -86,8 +85,12 @@ def _before(
     how: str,
 ) -> Pending | None:
     token: Token | None = None
+    saves = "saves" in awake
+    if not saves and not edits.state.on:  # nobody but the recorder
+        return Pending(op, targets, None, how) if listeners else None
+    # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
     aliased = bool(args) and how == "data" and torch.is_grad_enabled() and _aliased(targets, args)
-    if _timelines or aliased:
+    if saves or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
         token = LEDGER.before(op, targets, some, how, aliased)
     edited = edits.before(op, targets, how, args=args)
@@ -99,14 +102,16 @@ def _before(
 def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
     """Whether an argument lies in the memory of the target: `x.mul_(x)`, `h[1] *= h[0]`."""
     try:
-        return any(
-            isinstance(a, torch.Tensor)
-            and a.requires_grad
-            and _storage_of(a)._cdata == _storage_of(targets[0])._cdata
-            for a in args
-        )
+        for a in args:
+            if (
+                isinstance(a, torch.Tensor)
+                and a.requires_grad
+                and _storage_of(a)._cdata == _storage_of(targets[0])._cdata
+            ):
+                return True
     except (RuntimeError, NotImplementedError):
-        return False
+        pass
+    return False
 
 
 def after(pending: Pending) -> None:

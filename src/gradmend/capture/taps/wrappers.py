@@ -14,8 +14,8 @@ from gradmend.capture.taps.schemas import METADATA, Writes
 
 Func = Callable[..., Any]
 _compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.carry
+_tracing = torch.compiler.is_dynamo_compiling  # a fraction of what is_compiling() costs
 _Tensor = torch.Tensor
-_grad_enabled = torch.is_grad_enabled
 _PLAIN = hub.PLAIN
 _overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
@@ -42,11 +42,10 @@ def method(original: Func, op: str) -> Func:
     how = "metadata" if op in METADATA else "data"
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
-        if _compiling():
+        if _tracing():
             return original(self, *args, **kwargs)
         call = public(original, self) if _overridden(self) else original
-        if not (_awake or (args and _grad_enabled())) or not isinstance(self, _Tensor):
+        if not _awake or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
         return _carry(_before(op, (self,), args, kwargs, how), call, (self, *args), kwargs)
 
@@ -59,16 +58,16 @@ def setitem(original: Func) -> Func:
     detach = torch._C.TensorBase.detach
 
     def tap(self: Any, key: Any, value: Any) -> None:
-        if _compiling():
+        if _tracing():
             return original(self, key, value)
         call = public(original, self) if _overridden(self) else original
-        if not _awake:
+        if not _awake or _compiling():
             return call(self, key, value)
         if type(self) not in _PLAIN:  # a subclass may index as it likes: all of it may be written
             _carry(_before("__setitem__", (self,)), call, (self, key, value))
             return
         token, target = None, self
-        if hub.LEDGER.timelines:
+        if "saves" in _awake:
             some = None
             try:
                 if elements.is_basic(key):
@@ -92,7 +91,7 @@ def out_function(original: Func, op: str) -> Func:
     """`torch.add(..., out=t)`: out of place, as nearly always, it costs one look at the keywords."""
 
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs or kwargs.get("out") is None or _compiling() or not _awake:
+        if not kwargs or kwargs.get("out") is None or _tracing() or not _awake or _compiling():
             if _any_overridden(args) and not _compiling():
                 return public(original, *args)(*args, **kwargs)
             return original(*args, **kwargs)
@@ -112,7 +111,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     trained_only = op in ("batch_norm", "native_batch_norm", "instance_norm", "_batch_norm_impl_index")
 
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if _compiling() or not _awake:
+        if _tracing() or not _awake or _compiling():
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
@@ -143,7 +142,7 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
 
     @functools.wraps(original)
     def tap(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if _compiling() or not _awake:
+        if _tracing() or not _awake or _compiling():
             return original(self, *args, **kwargs)
         known = table(self)
         if known is None:

@@ -134,15 +134,10 @@ def _short(node: ast.AST) -> str | None:
 
 def site_of(error: BaseException | TracebackType | None) -> Site:
     """Where an exception was raised, innermost frame first."""
-    from gradmend.capture.sites import resolve
+    from gradmend.capture.sites import raw_of, resolve
 
     tb = error.__traceback__ if isinstance(error, BaseException) else error
-    pairs = []
-    while tb is not None:
-        pairs.append((tb.tb_frame.f_code, tb.tb_lasti))
-        tb = tb.tb_next
-    raw = tuple(part for pair in reversed(pairs) for part in pair)
-    frames = [f for f in resolve(raw).frames if not _is_ours(f)]
+    frames = [f for f in resolve(raw_of(tb)).frames if not _is_ours(f)]
     return Site(tuple(frames))
 
 
