@@ -7,6 +7,7 @@ from typing import Any
 from gradmend.fix.facts import Event, Facts, Place, from_json
 from gradmend.fix.proof.forgive_words import refused
 from gradmend.fix.proof.runs import Run, places
+from gradmend.rules._messages import recognise
 
 SECOND = "backward through the graph a second time"
 CHANGED = "modified by an inplace operation"
@@ -39,6 +40,17 @@ def is_changed(run: Run) -> bool:
 def is_ours(run: Run) -> bool:
     """Does the run end in an error of this family?"""
     return is_refused(run) or is_second(run) or is_changed(run)
+
+
+def sparse_words(run: Run) -> str:
+    """An error of PyTorch's sparse tensors, in one line: what happened where, and what to write. Only its author can."""
+    error = run.error or {}
+    story = recognise(str(error.get("type")), str(error.get("message")))
+    if story is None or not story.sure:
+        return ""
+    at = run.chain()[:1]
+    place = f" ({at[0].file}:{at[0].line})" if at else ""
+    return f"{story.rule}, {story.title}{place}. {story.write.rstrip('.')}"
 
 
 def facts_of(plain: Run, healed: Run | None) -> list[Facts]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+SECOND_BACKWARD = "GM131"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -61,7 +63,7 @@ def from_json(conflict: Mapping[str, Any], backward: Sequence[Place] = ()) -> Fa
     at = conflict.get("backward")
     chain = tuple(backward) or ((_place(at),) if at and at.get("file") else ())
     writes = tuple(_event(w) for w in conflict.get("writes") or ())
-    second = "second time" in text or "GM3" in (conflict.get("rule") or "")
+    second = "second time" in text or conflict.get("rule") == SECOND_BACKWARD
     named = conflict.get("culprits") or []
     if not writes:
         writes = tuple(Event(c.get("op") or "", None, (_place(c),)) for c in named if c.get("file"))

@@ -163,6 +163,9 @@ class Planner:
         ):
             return Plan("stuck", plain.error["message"])
         if plain.error and not diagnose.is_ours(plain):
+            told = diagnose.sparse_words(plain)
+            if told:
+                return Plan("stuck", told)
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
         return None
 
@@ -171,12 +174,7 @@ class Planner:
         """The oracle for this program, or why there is none."""
         self.tell("looking for an oracle")
         if diagnose.is_refused(plain):
-            if self._is_update(plain):
-                oracle = self.runner.run({}, "forgive")
-                return (
-                    Judge(self.runner, "update", oracle, plain) if oracle.ran else f"no oracle: {oracle.why}"
-                )
-            return self._differences(plain)
+            return self._without_inference(plain) or self._update(plain) or self._differences(plain)
         retain = diagnose.is_second(plain) or diagnose.is_second(healed)
         if retain:
             healed = self.runner.run({}, "heal", retain=True)
@@ -205,10 +203,24 @@ class Planner:
             return self._differences(plain)
         return Judge(self.runner, basis, copies, plain)
 
-    def _update(self, plain: Run) -> Judge | str:
-        oracle, again = self.runner.run({}, "forgive"), self.runner.run({}, "forgive")
+    def _without_inference(self, plain: Run) -> Judge | None:
+        if "inference" not in str((plain.error or {}).get("message")).lower():
+            return None
+        oracle, again = (self.runner.run({}, "plain", inference=False) for _ in range(2))
+        if not oracle.ran or not compare(oracle, again).same:
+            return None
+        return Judge(self.runner, "no_grad", oracle, plain, output=same_words(oracle.stdout, again.stdout))
+
+    def _update(self, plain: Run) -> Judge | str | None:
+        """The oracle where the refused write is an update or a first value, no part of the forward; else None."""
+        if "leaf" not in str((plain.error or {}).get("message")):
+            return None
+        oracle = self.runner.run({}, "forgive")
+        if not self._is_update(plain, oracle):
+            return None
         if not oracle.ran:
             return f"no oracle: {oracle.why}"
+        again = self.runner.run({}, "forgive")
         twice = compare(oracle, again)
         if not twice.same:
             return f"the program is not deterministic: between two runs {twice.why}"
@@ -219,15 +231,16 @@ class Planner:
         slopes = measure(self.runner, {}, doors)
         if isinstance(slopes, str):
             return f"no oracle: {slopes}"
-        return Judge(self.runner, "differences", None, plain, slopes)
+        return Judge(self.runner, "differences", None, plain, slopes, doors=doors)
 
-    def _is_update(self, plain: Run) -> bool:
-        """Is the refused write an update or a first value of a parameter, rather than part of the forward?"""
-        if "leaf" not in str((plain.error or {}).get("message")):
-            return False
+    @staticmethod
+    def _is_update(plain: Run, oracle: Run) -> bool:
         if any(not c.get("failed") for c in plain.calls):
             return True
-        return any(re.search(r"__init__|init|reset|build|setup", place.function) for place in plain.chain())
+        if any(re.search(r"__init__|init|reset|build|setup", place.function) for place in plain.chain()):
+            return True
+        # A Parameter written outside of any forward: it can't be rebound, so its value is what is meant.
+        return oracle.extra.get("edits", 0) > 0 and not oracle.extra.get("others")
 
     # -- the search --------------------------------------------------------------------------------
     def _search(self, judge: Judge, project: Project, plain: Run, healed: Run) -> Plan:
@@ -261,7 +274,8 @@ class Planner:
                 edited = project.edited(candidate.sources)
                 sources = self._bytes(edited)
                 trial = self.runner.run(sources, "plain")
-                verdict = judge.final(trial, sources)
+                moved = any(c.kind == "move" for c in [*chosen, candidate])
+                verdict = judge.final(trial, sources, moved)
                 self.tried.append(Tried(candidate, verdict))
                 if verdict.same and verdict.exact:
                     return [*chosen, candidate], verdict

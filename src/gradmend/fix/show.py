@@ -37,7 +37,10 @@ def proof(plan: Plan, cost: Cost | None) -> str:
     calls, gradients = plan.verdict.calls, plan.verdict.gradients
     what = f"{calls} backward call{'s' * (calls != 1)}, {gradients} gradient{'s' * (gradients != 1)}"
     if plan.basis == "differences":
-        lines.append(f"proven: the first backward call, {gradients} leaves, agrees with {WORDS[plan.basis]}")
+        some = f" (of {plan.verdict.of})" if plan.verdict.of > calls else ""
+        lines.append(
+            f"proven: {what}{some} agree with {WORDS[plan.basis]}, from equal parameters in each call"
+        )
     else:
         lines.append(f"proven: {what} equal to rounding to {WORDS[plan.basis]}")
     if plan.verdict.exact and plan.basis != "differences":

@@ -115,6 +115,8 @@ def _policy(
 ) -> None:
     import torch
 
+    if not request.get("inference", True):
+        _no_inference()
     if mode == "plain":
         return
     if mode == "copies":
@@ -139,7 +141,8 @@ def _policy(
     elif mode == "forgive":
         from gradmend.fix.proof.forgive import Forgive
 
-        stack.enter_context(Forgive())
+        forgive = stack.enter_context(Forgive(recorder))
+        finish.append(lambda: extra.update(edits=forgive.edits, others=forgive.others))
     elif mode in ("differences", "slopes"):
         from gradmend.fix.proof import slopes
 
@@ -152,6 +155,20 @@ def _policy(
         recorder.before = lambda outputs, args: extra.setdefault("bytes", meter.peak)  # type: ignore[method-assign]
     else:
         raise ValueError(f"unknown mode {mode}")
+
+
+def _no_inference() -> None:
+    """`inference_mode` computes the same values as `no_grad`; its tensors only may not enter a graph."""
+    import torch
+
+    def plainly(mode: Any = True) -> Any:
+        if callable(mode):  # used as a bare decorator
+            return torch.no_grad()(mode)
+        return torch.no_grad() if mode else contextlib.nullcontext()
+
+    names: list[Any] = [torch, torch.autograd, torch.autograd.grad_mode]
+    for home in names:
+        home.inference_mode = plainly
 
 
 def _compiled(script: str) -> Any:

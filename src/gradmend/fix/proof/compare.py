@@ -24,6 +24,7 @@ class Verdict:
     changed: tuple[str, ...] = ()  # what an accepted edit leaves behind differently
     calls: int = 0
     gradients: int = 0
+    of: int = 0  # backward calls there were to judge, where not all were
 
 
 def compare(oracle: Run, trial: Run, partial: bool = False, output: bool = True) -> Verdict:

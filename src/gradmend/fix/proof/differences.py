@@ -1,7 +1,7 @@
 """Float64 differences of the executed forward: the oracle that trusts no graph.
 
 The program runs in float64 with its leaves moved a little along a direction when the forward first uses
-them, up to the first backward call, whose loss is kept. What the author stopped (`detach`, `no_grad`)
+them, up to a backward call, whose loss is kept. What the author stopped (`detach`, `no_grad`)
 stays at the values of the unmoved run, so that a stopped gradient is zero here as well.
 """
 
@@ -44,10 +44,18 @@ class Nudge(TorchDispatchMode):
         self.path, self.replay = tape, replay
         self.tape: list[Any] = []
         self.cursor = 0
+        self.aliases: dict[
+            int, tuple[int, torch.Tensor]
+        ] = {}  # detached tensors, with their place on the tape
+        self.used_to_write: set[int] = set()  # those that were handed to numpy or written to: doors, no stops
         self.forgive = forgive
         self.open_doors = False  # `.detach()` is used to edit the graph's memory: it is no stop then
         self.inside = 0  # custom Functions run their forward without grad mode: that is no stop
         self.over = False  # the loss is there: from now on nothing is moved or stopped
+        self.armed = True  # the call in question is the next one: leaves are met and moved
+        self.known: dict[str, torch.Tensor] = {}  # leaves of earlier calls, by name
+        self.met: dict[str, torch.Tensor] = {}  # the value that each leaf had when it was first used
+        self.resync: dict[str, torch.Tensor] = {}  # values to start the call from
         if replay and tape:
             with open(tape, "rb") as file:
                 self.tape = pickle.load(file)
@@ -65,6 +73,8 @@ class Nudge(TorchDispatchMode):
             for value in [*args, *kwargs.values()]:
                 for tensor in value if isinstance(value, (list, tuple)) else (value,):
                     self._meet(tensor)
+        if func._schema.is_mutable and args:
+            self.handed_out(args[0])
         out = func(*args, **kwargs)
         if not quiet and self._stops(func, args):
             self._stop(func, out)
@@ -79,11 +89,30 @@ class Nudge(TorchDispatchMode):
         others = sum(not name.startswith("parameter") for name, _ in self.leaves.values())
         name = f"parameter {known[0]}" if known is not None else f"leaf {others}"
         self.leaves[id(tensor)] = (name, tensor)
+        if not self.armed:
+            return
+        with torch.no_grad():
+            if name in self.resync and self.resync[name].shape == tensor.shape:
+                tensor.data.copy_(self.resync[name])
+            self.met[name] = tensor.data.clone()
         if self.only is not None and name != self.only:
             return
         direction = way(self.seed, name, tuple(tensor.shape))
         with torch.no_grad():
             tensor.data.add_(torch.from_numpy(np.asarray(direction)).reshape(tensor.shape), alpha=self.step)
+
+    def next_call(self, armed: bool) -> None:
+        """A backward call is over: the next forward meets its leaves anew."""
+        self.known.update(dict(self.leaves.values()))
+        self.leaves, self.met = {}, {}
+        self.armed, self.over = armed, False
+
+    def find(self, name: str) -> torch.Tensor | None:
+        """A leaf that the forward has used."""
+        for own, tensor in self.leaves.values():
+            if own == name:
+                return tensor
+        return self.known.get(name)
 
     def _stops(self, func: Any, args: Any) -> bool:
         if not torch.is_grad_enabled():
@@ -107,11 +136,20 @@ class Nudge(TorchDispatchMode):
                 if not tensor.is_floating_point() or tensor.layout != torch.strided:
                     continue
                 if self.replay:
-                    if self.cursor < len(self.tape) and self.tape[self.cursor].shape == tuple(tensor.shape):
+                    kept = self.tape[self.cursor] if self.cursor < len(self.tape) else None
+                    if kept is not None and kept.shape == tuple(tensor.shape):
                         self._freeze(func, tensor)
                     self.cursor += 1
                 else:
-                    self.tape.append(tensor.detach().clone().numpy())
+                    if func is torch.ops.aten.detach.default:
+                        self.aliases[id(tensor)] = len(self.tape), tensor
+                    self.tape.append(tensor.clone().numpy())
+
+    def handed_out(self, tensor: Any) -> None:
+        """A detached alias that is written through, or may be: what it was taken from changes with it."""
+        known = self.aliases.get(id(tensor))
+        if known is not None and known[1] is tensor:
+            self.used_to_write.add(known[0])
 
     def _freeze(self, func: Any, tensor: torch.Tensor) -> None:
         value = torch.from_numpy(self.tape[self.cursor])
@@ -159,9 +197,18 @@ class Nudge(TorchDispatchMode):
             plain.__set__(tensor, value)
 
         torch.Tensor.data = property(get, put)  # type: ignore[assignment]
+        out: Any = torch.Tensor.numpy
+
+        def numpy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.handed_out(tensor)
+            return out(tensor, *args, **kwargs)
+
+        torch.Tensor.numpy = numpy  # type: ignore[assignment,method-assign]
 
     def finish(self) -> None:
         if self.path and not self.replay:
+            for place in self.used_to_write:
+                self.tape[place] = None
             with open(self.path, "wb") as file:
                 pickle.dump(self.tape, file)
 

@@ -12,13 +12,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gradmend.fix.proof.forgive_words import SHARED, refused
+from gradmend.fix.proof.record import Recorder
 
 
 class Forgive(TorchFunctionMode):
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder | None = None) -> None:
         super().__init__()
         self.quiet = False  # inside a forgiven write
         self.nudge: Any = None
+        self.recorder = recorder
+        self.edits = 0  # writes to Parameters outside of any forward: first values, surgery, updates
+        self.others = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -27,6 +31,7 @@ class Forgive(TorchFunctionMode):
         except RuntimeError as why:
             if not refused(str(why)):
                 raise
+        self._note(args)
         if getattr(func, "__name__", "") == "detach_":
             return self.detached(args[0])
         self.quiet = True
@@ -35,6 +40,17 @@ class Forgive(TorchFunctionMode):
                 return self._written(func, args, kwargs)
         finally:
             self.quiet = False
+
+    def _note(self, args: Any) -> None:
+        home = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if home is not None and home._base is not None:
+            home = home._base
+        frames = list(self.recorder.user_frames()) if self.recorder is not None else []
+        inside = any(f["function"] in ("forward", "__call__") for f in frames)
+        if isinstance(home, torch.nn.Parameter) and not inside:
+            self.edits += 1
+        else:
+            self.others += 1
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:

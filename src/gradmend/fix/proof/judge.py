@@ -3,6 +3,7 @@
 - `healed`: the healed run of the original, confirmed by a run that copies everything saved.
 - `retained`: the same, with every graph kept, for programs that go through one twice.
 - `update`: the refused write done without autograd: a parameter update is no part of the graph.
+- `no_grad`: the original with `no_grad` in place of `inference_mode`, which computes the same values.
 - `differences`: float64 differences of the original's forward, where no graph can be trusted.
 """
 
@@ -15,24 +16,26 @@ from typing import Any, Literal
 from gradmend.fix.proof.compare import Verdict, compare
 from gradmend.fix.proof.runs import Run, Runner
 
-Basis = Literal["healed", "retained", "update", "differences"]
+Basis = Literal["healed", "retained", "update", "no_grad", "differences"]
 Sources = Mapping[str, bytes]
 
 WORDS: dict[Basis, str] = {
     "healed": "the healed run of the original",
     "retained": "the healed run of the original with every graph kept",
     "update": "the original with the refused update done outside the graph",
+    "no_grad": "the original with no_grad in place of inference_mode",
     "differences": "float64 differences of the original's forward",
 }
 
 _SEEDS = (11, 12)
 _STEPS = (2e-6, 1e-5)
 _LEAVES = 6
+_CALLS = 4  # backward calls that differences judge
 
 
 @dataclass(slots=True)
 class Slopes:
-    """How the loss of the first backward call moves along each direction: (seed, leaf or None) -> slope."""
+    """How the loss of a backward call moves along each direction: (seed, leaf or None) -> slope."""
 
     loss: float
     leaves: dict[str, list[int]]
@@ -48,19 +51,20 @@ class Judge:
         plain: Run,
         slopes: Slopes | None = None,
         output: bool = True,
+        doors: bool = False,
     ) -> None:
         self.runner, self.basis, self.oracle, self.plain = runner, basis, oracle, plain
-        self.slopes = slopes
+        self.slopes, self.doors = slopes, doors
         self.output = output  # is what the program prints the same in each run?
 
-    def final(self, trial: Run, sources: Sources) -> Verdict:
-        """Does the edited program, under plain PyTorch, compute what the original meant?"""
+    def final(self, trial: Run, sources: Sources, moved: bool = False) -> Verdict:
+        """Does the edited program, under plain PyTorch, compute what the original meant? `moved`: an update moved."""
         if not trial.ran:
             return Verdict(False, why=trial.why)
         if self.basis != "differences":
             assert self.oracle is not None
             return compare(self.oracle, trial, output=self.output)
-        return self._by_differences(trial, sources)
+        return self._by_differences(trial, sources, moved)
 
     def so_far(self, trial: Run) -> Verdict:
         """A program that still has other conflicts: does what it did until then agree?"""
@@ -69,36 +73,62 @@ class Judge:
         return compare(self.oracle, trial, partial=True)
 
     # -- differences -------------------------------------------------------------------------------
-    def _by_differences(self, trial: Run, sources: Sources) -> Verdict:
+    def _by_differences(self, trial: Run, sources: Sources, moved: bool) -> Verdict:
         assert self.slopes is not None
-        said = self.runner.run(sources, "slopes", seeds=list(_SEEDS))
-        if said.outcome != "stopped" or "slopes" not in said.extra:
+        given = str(self.runner.scratch.top / "given")
+        said = self.runner.run(sources, "slopes", seeds=list(_SEEDS), calls=_CALLS, given=given)
+        told: list[dict[str, Any]] = said.extra.get("told", [])
+        if not told:
             return Verdict(False, why=f"in float64: {said.why}")
-        if said.extra["leaves"] != self.slopes.leaves:
-            return Verdict(False, why="its forward uses other leaves")
-        if abs(said.extra["loss"] - self.slopes.loss) > 1e-9 * max(1.0, abs(self.slopes.loss)):
-            return Verdict(False, why="it changes the loss")
-        given: dict[tuple[int, str], float] = said.extra["slopes"]
-        for (seed, only), moved in self.slopes.slopes.items():
-            moving = list(self.slopes.leaves) if only is None else [only]
-            claimed = sum(given.get((seed, name), 0.0) for name in moving)
-            size = sum(abs(given.get((seed, name), 0.0)) for name in moving)
-            gap = abs(claimed - moved)
-            if gap > 1e-5 * max(size, abs(moved)) + 1e-8:
-                who = "all leaves together" if only is None else said.extra["names"].get(only, only)
-                share = 100 * gap / max(abs(moved), 1e-12)
-                return Verdict(False, why=f"the gradient of {who} is {share:.3g}% off the differences")
+        why = disagreement(self.slopes, told[0])
+        if why:
+            return Verdict(False, why=why)
         if self.plain.ran or self.plain.calls:
             forward = compare(_losses(self.plain), _losses(trial), partial=True)
             if not forward.same:
                 return Verdict(False, why=forward.why)
-        return Verdict(True, True, calls=1, gradients=len(self.slopes.leaves))
+        judged, gradients = 1, len(self.slopes.leaves)
+        for number, later in enumerate(told[1:], 2):
+            if later["inputs"]:
+                break
+            if not later["fresh"] or not later["float64"]:
+                continue
+            options = {"call": number, "given": given, "resync": moved}
+            slopes = measure(self.runner, {}, self.doors, brief=True, **options)
+            if isinstance(slopes, str):
+                continue
+            why = disagreement(slopes, later)
+            if why:
+                return Verdict(False, why=f"in backward call {number}: {why}")
+            judged, gradients = judged + 1, gradients + len(slopes.leaves)
+        return Verdict(True, True, calls=judged, gradients=gradients, of=len(trial.calls))
 
 
-def measure(runner: Runner, sources: Sources, doors: bool = False) -> Slopes | str:
-    """Slopes of the original's first loss, or why they can't be had."""
-    tape = str(runner.scratch.top / "tape")
-    base = runner.run(sources, "differences", step=0.0, seed=_SEEDS[0], tape=tape, doors=doors)
+def disagreement(slopes: Slopes, told: dict[str, Any]) -> str:
+    """How a gradient contradicts the differences of one call; nothing where it does not."""
+    if told["leaves"] != slopes.leaves:
+        return "its forward uses other leaves"
+    if abs(told["loss"] - slopes.loss) > 1e-9 * max(1.0, abs(slopes.loss)):
+        return "it changes the loss"
+    given: dict[tuple[int, str], float] = told["slopes"]
+    for (seed, only), moved in slopes.slopes.items():
+        moving = list(slopes.leaves) if only is None else [only]
+        claimed = sum(given.get((seed, name), 0.0) for name in moving)
+        size = sum(abs(given.get((seed, name), 0.0)) for name in moving)
+        gap = abs(claimed - moved)
+        if gap > 1e-5 * max(size, abs(moved)) + 1e-8:
+            who = "all leaves together" if only is None else told["names"].get(only, only)
+            share = 100 * gap / max(abs(moved), 1e-12)
+            return f"the gradient of {who} is {share:.3g}% off the differences"
+    return ""
+
+
+def measure(
+    runner: Runner, sources: Sources, doors: bool = False, brief: bool = False, **options: Any
+) -> Slopes | str:
+    """Slopes of the loss of one backward call of the original, or why they can't be had."""
+    ask = {**options, "doors": doors, "tape": str(runner.scratch.top / "tape")}
+    base = runner.run(sources, "differences", step=0.0, seed=_SEEDS[0], **ask)
     if base.outcome != "stopped" or "loss" not in base.extra:
         return f"in float64 the forward ends differently: {base.why}"
     if base.extra["inputs"] or not base.extra["float64"]:
@@ -107,33 +137,25 @@ def measure(runner: Runner, sources: Sources, doors: bool = False) -> Slopes | s
         )
     leaves = base.extra["leaves"]
     ways: list[tuple[int, str | None]] = [(seed, None) for seed in _SEEDS]
-    ways += [(_SEEDS[0], name) for name in list(leaves)[:_LEAVES]]
+    if not brief:
+        ways += [(_SEEDS[0], name) for name in list(leaves)[:_LEAVES]]
     found: dict[tuple[int, str | None], float] = {}
     for seed, only in ways:
-        steps = _STEPS if only is None else _STEPS[:1]
-        slope = _slope(runner, sources, tape, seed, only, doors, steps)
+        steps = _STEPS if only is None and not (brief and found) else _STEPS[:1]
+        slope = _slope(runner, sources, {**ask, "seed": seed, "only": only}, steps)
         if isinstance(slope, str):
             return slope
         found[(seed, only)] = slope
     return Slopes(base.extra["loss"], leaves, found)
 
 
-def _slope(
-    runner: Runner,
-    sources: Sources,
-    tape: str,
-    seed: int,
-    only: str | None,
-    doors: bool,
-    steps: tuple[float, ...],
-) -> float | str:
+def _slope(runner: Runner, sources: Sources, ask: dict[str, Any], steps: tuple[float, ...]) -> float | str:
     """A central difference, taken at two steps that must agree: a kink or noise shows there."""
     values = []
     for step in steps:
         sides = []
         for sign in (1, -1):
-            options = {"step": sign * step, "seed": seed, "only": only, "tape": tape, "replay": True}
-            run = runner.run(sources, "differences", doors=doors, **options)
+            run = runner.run(sources, "differences", step=sign * step, replay=True, **ask)
             if "loss" not in run.extra:
                 return f"with its leaves moved the forward ends differently: {run.why}"
             sides.append(run.extra["loss"])

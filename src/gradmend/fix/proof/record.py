@@ -87,7 +87,7 @@ class Recorder:
         names = self._names()
         if accumulate:
             twins: dict[str, int] = {}
-            for leaf in _leaves(outputs):
+            for leaf in leaves_of(outputs)[0]:
                 shape = str(list(leaf.shape))
                 twins[shape] = twins.get(shape, -1) + 1
                 key = self._key(leaf, f"{shape} {twins[shape]}")
@@ -188,9 +188,10 @@ def _keep(tensor: torch.Tensor) -> Any:
         return np.array(flat.to("cpu", torch.float64).numpy(), copy=True)
 
 
-def _leaves(outputs: Any) -> list[torch.Tensor]:
-    """The leaves that a backward from these outputs reaches, in the order of the graph."""
+def leaves_of(outputs: Any) -> tuple[list[torch.Tensor], float]:
+    """The leaves that a backward from these outputs reaches, in the order of the graph; and its oldest node's number."""
     found: dict[int, torch.Tensor] = {}
+    oldest = float("inf")
     seen: set[Any] = set()
     stack: list[Any] = []
     for out in reversed(list(outputs)):
@@ -206,8 +207,10 @@ def _leaves(outputs: Any) -> list[torch.Tensor]:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, torch.Tensor):
             found.setdefault(id(leaf), leaf)
+        else:
+            oldest = min(oldest, node._sequence_nr())
         stack.extend(n for n, _ in reversed(node.next_functions))
-    return list(found.values())
+    return list(found.values()), oldest
 
 
 def _tensors(namespace: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -30,7 +30,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                 block = _no_grad_block(tree, statement)
                 if shown is None and block is None:
                     continue
-                for order, new in enumerate(_open(shown or tree.code(statement))):
+                for order, new in enumerate(open_forms(shown or tree.code(statement))):
                     rank = RANK + nth + 2 * depth + order
                     title = f"let autograd see the edit on line {place.line}"
                     cut = tree.cut(
@@ -58,7 +58,7 @@ def _seen(tree: Tree, statement: cst.CSTNode) -> str | None:
     return text
 
 
-def _open(text: str) -> Iterator[list[str]]:
+def open_forms(text: str) -> Iterator[list[str]]:
     """The out-of-place forms of a statement given as text, each a list of statements."""
     try:
         tree = Tree(text + "\n")

@@ -9,6 +9,7 @@ import libcst as cst
 from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
+from gradmend.fix.rewrites.rebind import inplace_call
 from gradmend.fix.text import Cut
 from gradmend.fix.tree import Tree
 
@@ -41,17 +42,33 @@ def _units(tree: Tree, statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _last(tree: Tree, unit: cst.CSTNode) -> int:
-    """The last of the lines that go on with the same update: they read `.grad` too."""
+    """The last of the lines that go on with the same update: they read `.grad` too, or write to the same tensor."""
     last = tree.lines(unit)[1]
     block = tree.parent(unit)
-    if not isinstance(block, (cst.IndentedBlock, cst.Module)) or ".grad" not in tree.code(unit):
+    if not isinstance(block, (cst.IndentedBlock, cst.Module)):
         return last
     body = list(block.body)
+    target = _written(tree, unit)
     for after in body[next(i for i, n in enumerate(body) if n is unit) + 1 :]:
-        if not isinstance(after, cst.SimpleStatementLine) or ".grad" not in tree.code(after):
+        both = ".grad" in tree.code(unit) and ".grad" in tree.code(after)
+        same = bool(target) and _written(tree, after) == target
+        if not isinstance(after, cst.SimpleStatementLine) or not (both or same):
             break
         last = tree.lines(after)[1]
     return last
+
+
+def _written(tree: Tree, line: cst.CSTNode) -> str:
+    """The tensor that a line's only statement writes into."""
+    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+    found: cst.BaseExpression | None = None
+    if isinstance(small, cst.AugAssign):
+        found = small.target
+    elif isinstance(small, cst.Assign) and isinstance(small.targets[0].target, cst.Subscript):
+        found = small.targets[0].target
+    elif isinstance(small, cst.Expr) and isinstance(small.value, cst.Call) and inplace_call(small.value):
+        found = small.value
+    return tree.code(syntax.stem(found)) if found is not None else ""
 
 
 def wrap(tree: Tree, unit: cst.CSTNode, last: int) -> list[Cut] | None:

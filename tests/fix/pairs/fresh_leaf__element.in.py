@@ -1,0 +1,10 @@
+import torch
+
+x = torch.randn(4, requires_grad=True)
+opt = torch.optim.SGD([x], lr=0.1)
+x[0] = 5.0  # WRITE
+loss = (x.sin() * torch.ones_like(x)).sum()  # the values
+loss.backward()
+print(x.grad, x.is_leaf)
+x = loss
+print(x)
