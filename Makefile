@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORLD  := .venv-world
+BENCH  := .venv-bench
 JOBS   ?= 2
 
-.PHONY: demo test test-ops test-world world bench tables venv lint types check clean
+.PHONY: demo test test-ops test-world world bench bench-venv bench-sparse tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
@@ -28,6 +29,12 @@ bench: $(READY)  ## Ratios to plain PyTorch and to peers, in one run each.
 	$(BIN)/python benchmarks/heal.py
 	$(BIN)/python benchmarks/sparse.py
 
+bench-sparse: $(BENCH)/.ready  ## Sparse training beside every peer that installs, and its page: docs/sparse-benchmarks.md.
+	$(BENCH)/bin/python benchmarks/sparse.py --json build/sparse.json
+	$(BENCH)/bin/python benchmarks/sparse_report.py build/sparse.json
+
+bench-venv: $(BENCH)/.ready  ## The peers of the benchmarks, in an environment of their own.
+
 tables: $(READY)  ## What is generated and committed: slots that backward never reads, pages of rules, sparse ops.
 	$(BIN)/python tools/make_reads.py
 	$(BIN)/python tools/make_rule_docs.py
@@ -48,6 +55,16 @@ $(WORLD)/.ready: pyproject.toml constraints.txt
 	$(WORLD)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,world]"
 	@touch $@
 
+# The last two name dependencies that would bring another torch, or build against one that pip hides from them.
+$(BENCH)/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r benchmarks/requirements.txt
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sparselab==0.2.2
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-build-isolation \
+		sparseprop==0.1.14
+	@touch $@
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,4 +75,4 @@ types: $(READY)
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(WORLD) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(WORLD) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,16 +1,12 @@
 """Sparse training against its peers: time, memory, and how far from the least traffic possible.
 
+    make bench-sparse                                       # every row with every peer, and docs/sparse-benchmarks.md
     python benchmarks/sparse.py                             # every row, with the peers that import
     python benchmarks/sparse.py graph64 linear5             # some rows
-    python benchmarks/sparse.py --json out.json --plot out.png
+    python benchmarks/sparse.py --json build/sparse.json    # kept there; rows that are run again replace the old ones
 
-The peers live in an environment of their own, so that none can disturb the package's; made by
-
-    python -m venv .venv-bench
-    .venv-bench/bin/pip install -c constraints.txt torch==2.13.0
-    .venv-bench/bin/pip install -c constraints.txt -e . scipy matplotlib torch_geometric torchsparsegradutils jax
-    .venv-bench/bin/pip install -c constraints.txt --no-deps sparselab
-    .venv-bench/bin/pip install -c constraints.txt --no-deps --no-build-isolation setuptools wheel pybind11 sparseprop
+The peers live in an environment of their own, so that none can disturb the package's: `make bench-venv`.
+`benchmarks/sparse_report.py build/sparse.json` makes the page and its picture.
 
 Times are of one process, the peers taking turns, the best of some rounds. Memory is of a fresh process each: the
 peak during one step above what was there before, less the result and the gradients that any way has to return.
@@ -29,6 +25,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import sparse_libraries  # noqa: F401  # registers its peers, as the next does
+import sparse_small  # noqa: F401
 import torch
 from sparse_peers import PEERS, Skip, Step
 from sparse_problems import PROBLEMS, Problem, uniform
@@ -82,7 +80,7 @@ def clock(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
         step()
         once[name] = time.perf_counter() - start
     inner = {name: max(1, int(0.002 / t)) for name, t in once.items()}
-    rounds = max(5, min(200, int(seconds / sum(once[n] * inner[n] for n in steps))))
+    rounds = max(3, min(200, int(seconds / sum(once[n] * inner[n] for n in steps))))
     times: dict[str, list[float]] = {name: [] for name in steps}
     gc.disable()
     for _ in range(rounds):
@@ -133,13 +131,17 @@ def peak_of(row: str, name: str) -> dict[str, Any]:
 def shrunk(p: Problem) -> Problem:
     """The same work on few entries: everything is loaded and compiled, nothing large is allocated."""
     n = min(p.rows, 3000)
-    index = uniform(n, n, 20_000)
+    # Without a dense operand it takes more entries to be worth a compiled kernel.
+    index = uniform(n, n, 20_000 if p.X is not None or p.kind == "spsp" else 100_000)
     values = torch.randn(*p.values.shape[:-1], index.shape[1])
     made = Problem(p.name, p.kind, n, n, index, values, batch=p.batch)
     if p.kind == "linear":
         made.X = made.G = torch.randn(p.X.shape[0], n)
     elif p.X is not None:
         made.X = made.G = torch.randn(*p.X.shape[:-2], n, p.X.shape[-1])
+    elif p.kind == "spsp":
+        made.extra["other"] = uniform(n, n, 20_000, seed=1)
+        made.extra["values"] = torch.randn(made.extra["other"].shape[1])
     else:
         made.G = torch.randn(n if p.kind == "sum" else index.shape[1])
     return made
@@ -155,14 +157,13 @@ def measure_memory(row: str, names: list[str]) -> dict[str, Any]:
     return found
 
 
-def run_row(row: str, seconds: float, memory: bool, speed: float, only: list[str] | None) -> dict[str, Any]:
+def run_row(row: str, seconds: float, speed: float, only: list[str] | None) -> dict[str, Any]:
     problem = PROBLEMS[row]()
     steps, skipped = build(problem, only)
     times = clock(steps, seconds)
-    peers = {name: min(t) for name, t in times.items() if name != OURS}
+    peers = {name: min(t) for name, t in times.items() if not name.startswith(OURS)}
     best = min(peers, key=lambda n: peers[n])
     ours = min(times[OURS])
-    peaks = measure_memory(row, list(times)) if memory and not problem.kind.startswith("tiny") else {}
     return {
         "row": row,
         "name": problem.name,
@@ -173,7 +174,7 @@ def run_row(row: str, seconds: float, memory: bool, speed: float, only: list[str
         "speedup": peers[best] / ours,
         "over_traffic": ours / (problem.least_bytes / speed),
         "results_mb": problem.results_bytes / 1e6,
-        "memory": peaks,
+        "memory": {},
         "skipped": skipped,
     }
 
@@ -187,31 +188,16 @@ def show(r: dict[str, Any]) -> None:
     for name, why in r["skipped"].items():
         print(f"  {name:28s} skipped: {why}")
     print(
-        f"  {r['speedup']:.2f}x the best peer ({r['best_peer']}); {r['over_traffic']:.1f}x the traffic bound"
+        f"  {r['speedup']:.2f}x the best peer ({r['best_peer']}); {r['over_traffic']:.1f}x the traffic bound",
+        flush=True,
     )
 
 
-def plot(rows: list[dict[str, Any]], path: str) -> None:
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print("no plot: matplotlib is not installed")
-        return
-    figure, axes = plt.subplots(1, len(rows), figsize=(2.6 * len(rows), 4), squeeze=False)
-    for axis, r in zip(axes[0], rows, strict=True):
-        names = sorted(r["best_ms"], key=lambda n: r["best_ms"][n])
-        colours = ["tab:green" if n == OURS else "tab:gray" for n in names]
-        axis.barh(names, [r["best_ms"][n] for n in names], color=colours)
-        axis.invert_yaxis()
-        axis.set_title(r["name"], fontsize=8)
-        axis.set_xlabel("ms", fontsize=7)
-        axis.tick_params(labelsize=6)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    print(f"plot: {path}")
+def load(path: str | None) -> dict[str, Any]:
+    """The rows that earlier runs have left there."""
+    if path is None or not Path(path).exists():
+        return {}
+    return {r["row"]: r for r in json.loads(Path(path).read_text())["rows"]}
 
 
 def main() -> None:
@@ -221,9 +207,8 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", help=f"some of: {', '.join(PROBLEMS)}")
     parser.add_argument("--seconds", type=float, default=10, help="of timing for each row")
     parser.add_argument("--peers", nargs="+", help="only these, besides ours")
-    parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--json")
-    parser.add_argument("--plot")
+    parser.add_argument("--part", choices=("all", "time", "memory"), default="all")
+    parser.add_argument("--json", help="where results are kept and added to")
     parser.add_argument("--peak", nargs=2, metavar=("ROW", "PEER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -237,14 +222,20 @@ def main() -> None:
     speed = bandwidth()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, copy {speed / 1e9:.1f} GB/s")
     about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "copy_gb_s": speed / 1e9}
-    found: list[dict[str, Any]] = []
+    found = load(options.json)
     for row in options.rows or PROBLEMS:
-        found.append(run_row(row, options.seconds, not options.no_memory, speed, options.peers))
-        show(found[-1])
+        if options.part != "memory":
+            memory = found.get(row, {}).get("memory", {})
+            found[row] = run_row(row, options.seconds, speed, options.peers) | {"memory": memory}
+        if options.part != "time" and not row.startswith("tiny"):
+            if row not in found:
+                parser.error(f"the memory of {row} is measured after its time: no {options.json} has it")
+            found[row]["memory"] = measure_memory(row, list(found[row]["best_ms"]))
+        show(found[row])
         if options.json:  # after each row: a run that is cut short keeps what it has
-            Path(options.json).write_text(json.dumps({"about": about, "rows": found}, indent=1))
-    if options.plot:
-        plot(found, options.plot)
+            rows = [found[name] for name in PROBLEMS if name in found]
+            Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+            Path(options.json).write_text(json.dumps({"about": about, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

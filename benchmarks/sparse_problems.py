@@ -30,6 +30,12 @@ class Problem:
         return self.index.shape[1]
 
     @cached_property
+    def terms(self) -> int:
+        """Of a product of two sparse matrices: pairs of entries, about as many as its result has."""
+        per_row = torch.bincount(self.extra["other"][0], minlength=self.cols)
+        return int(per_row[self.col].sum())
+
+    @cached_property
     def crow(self) -> Tensor:
         return torch._convert_indices_from_coo_to_csr(self.index[0], self.rows)
 
@@ -53,6 +59,8 @@ class Problem:
             return 4 * (self.G.numel() + self.X.numel() + self.values.numel())
         if self.kind == "sum":
             return 4 * (self.cols + self.nnz)
+        if self.kind == "spsp":
+            return 4 * (self.terms + 2 * self.nnz) + 16 * self.terms  # places of the result too
         return 8 * self.nnz
 
     @property
@@ -64,6 +72,9 @@ class Problem:
             forward = nnz * 4 + self.nnz * 8 + dense
             backward = nnz * 8 + self.nnz * 16 + dense + 4 * self.X.numel()
             return forward + backward
+        if self.kind.startswith("spsp"):
+            forward = 12 * (self.nnz + self.terms) + 4 * self.terms
+            return forward if self.kind == "spsp_forward" else 2 * forward + 8 * self.nnz
         if self.kind == "sum":
             return self.nnz * (4 + 8 + 4 + 8) + 8 * self.cols
         return self.nnz * 4 * 5  # read, write; read two, write
@@ -122,6 +133,20 @@ def _entries(name: str, kind: str) -> Problem:
     return p
 
 
+def _products(kind: str, n: int = 50_000, entries: int = 500_000) -> Problem:
+    index, other = uniform(n, n, entries), uniform(n, n, entries, seed=1)
+    p = Problem(
+        f"sparse @ sparse{', forward' if 'forward' in kind else ''}",
+        kind,
+        n,
+        n,
+        index,
+        torch.randn(index.shape[1]),
+    )
+    p.extra = {"other": other, "values": torch.randn(other.shape[1])}
+    return p
+
+
 def _tiny(kind: str) -> Problem:
     index = uniform(20, 20, 120)[:, :100]
     v, X, G = torch.randn(index.shape[1]), torch.randn(20, 8), torch.randn(20, 8)
@@ -140,6 +165,12 @@ PROBLEMS = {
     "sum": lambda: _entries("sum(0)", "sum"),
     "softmax": lambda: _entries("softmax(1)", "softmax"),
     "elementwise": lambda: _entries("tanh", "elementwise"),
+    "spsp_forward": lambda: _products("spsp_forward"),
+    "spsp": lambda: _products("spsp"),
     "tiny_forward": lambda: _tiny("tiny_forward"),
     "tiny_step": lambda: _tiny("tiny_step"),
+    "tiny_softmax": lambda: _tiny("tiny_softmax"),
+    "tiny_sum": lambda: _tiny("tiny_sum"),
+    "tiny_dense": lambda: _tiny("tiny_dense"),
+    "tiny_sparse": lambda: _tiny("tiny_sparse"),
 }
