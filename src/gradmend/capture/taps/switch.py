@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,12 +25,25 @@ def arm() -> None:
         _armed += 1
         if _armed > 1:
             return
-        homes.patches()
+        with _uncollected():
+            homes.patches()
         caches.fill()
         _filled.update(caches.sizes())
         _put_on()
         if "torch._dynamo" not in sys.modules:
             sys.meta_path.insert(0, _finder)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A thousand wrappers made at once would have the collector walk all of torch, and find nothing."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def disarm() -> None:

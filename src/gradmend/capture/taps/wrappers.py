@@ -108,11 +108,14 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         return out_function(original, op)
     positions = writes.args
     how = "metadata" if op in METADATA else "data"
-    trained_only = op in ("batch_norm", "native_batch_norm", "instance_norm", "_batch_norm_impl_index")
+    uncounted = op in ("batch_norm", "native_batch_norm", "_batch_norm_impl_index")
+    trained_only = uncounted or op == "instance_norm"
 
     def tap(*args: Any, **kwargs: Any) -> Any:
         if _tracing() or not _awake or _compiling():
             return original(*args, **kwargs)
+        if uncounted and not edits.state.on and "saves" not in _awake:
+            return original(*args, **kwargs)  # no counter steps, so no error comes of it for a recorder to explain
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
         for position, name in positions:

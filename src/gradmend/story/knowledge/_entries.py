@@ -130,18 +130,16 @@ def _formulas(lines: dict[str, Any], arguments: list[str], tensors: tuple[str, .
 
 
 # What the generator works out at save time, so that the tensor itself need not be kept.
-_METADATA = (
-    r"{}(?:\.|->)(?:sym_sizes|sym_blocksize|options|numel|sym_numel|scalar_type|dim|sym_strides|layout|is_conj)\(\)"
-    r"|{}\.sym_size\(-?\w+\)|(?:zeros_like|to_args_sizes|to_args_sizes_symint|to_args_scalartypes|TensorGeometry)\({}\)"
+_METADATA = re.compile(
+    r"\b\w+(?:\.|->)(?:sym_sizes|sym_blocksize|options|numel|sym_numel|scalar_type|dim|sym_strides|layout|is_conj)\(\)"
+    r"|\b\w+\.sym_size\(-?\w+\)|(?:zeros_like|to_args_sizes|to_args_sizes_symint|to_args_scalartypes|TensorGeometry)\(\w+\)"
 )
+_WORD = re.compile(r"\w+")
 
 
 def _reads(text: str, tensors: tuple[str, ...]) -> Iterator[str]:
-    for name in tensors:
-        rest = re.sub(_METADATA.format(rf"\b{name}", rf"\b{name}", name), "", text)
-        # torchgen's own boundary (IDENT_REGEX): a name is not part of a longer one.
-        if re.search(rf"(^|\W){name}($|\W)", rest):
-            yield name
+    words = set(_WORD.findall(_METADATA.sub("", text)))
+    return (name for name in tensors if name in words)
 
 
 def _node_prefix(op: str) -> str:
