@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradmend.capture import stepping
-from gradmend.capture.regions import layout_of
+from gradmend.capture.regions import Layout, layout_of
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 
@@ -24,6 +24,10 @@ _address = torch._C.TensorBase.data_ptr
 _nbytes: Any = torch._C.TensorBase.__dict__["nbytes"].__get__
 
 
+# A written tensor: its address, its bytes from first to last, its grid in them if it has gaps, and its version.
+Place = tuple[int, int, Layout | None, int]
+
+
 class Recorded(NamedTuple):
     """One call that wrote."""
 
@@ -31,18 +35,16 @@ class Recorded(NamedTuple):
     op: str
     how: str
     raw: Raw
-    tensors: list[
-        tuple[int, int, int]
-    ]  # address, bytes from first to last, version; in the order of the call
+    tensors: list[Place]  # in the order of the call
 
 
 class WriteRecord:
     """One tensor of a recorded call, as the postmortem reads it."""
 
-    __slots__ = ("hi", "how", "lo", "op", "raw", "tick", "version")
+    __slots__ = ("grid", "hi", "how", "lo", "op", "raw", "tick", "version")
 
-    def __init__(self, call: Recorded, tensor: tuple[int, int, int]) -> None:
-        self.lo, size, self.version = tensor
+    def __init__(self, call: Recorded, place: Place) -> None:
+        self.lo, size, self.grid, self.version = place
         self.hi = self.lo + size
         self.op = call.op
         self.how = call.how
@@ -50,12 +52,11 @@ class WriteRecord:
         self.tick = call.tick
 
 
-def _reach(t: torch.Tensor) -> int:
-    """From its first byte to its last, gaps of a strided view included."""
+def _place(t: torch.Tensor) -> Place:
     if t.is_contiguous():
-        return int(_nbytes(t))
+        return _address(t), _nbytes(t), None, t._version
     layout = layout_of(t)
-    return layout.hi - layout.lo
+    return _address(t), layout.hi - layout.lo, None if layout.dense else layout, t._version
 
 
 class Recorder:
@@ -65,13 +66,13 @@ class Recorder:
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
-            tensors = [(_address(t), _reach(t), t._version) for t in targets]
+            tensors = [_place(t) for t in targets]
         except (RuntimeError, NotImplementedError):
             return  # no memory of its own, or an inference tensor
         self.ring.append(Recorded(next(self._ticks), op, how, raw_here(3), tensors))
 
     def writes(self) -> list[WriteRecord]:
-        return [WriteRecord(call, tensor) for call in self.ring for tensor in call.tensors]
+        return [WriteRecord(call, place) for call in self.ring for place in call.tensors]
 
 
 def _one_write(optimizer: Any) -> None:

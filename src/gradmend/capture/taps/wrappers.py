@@ -66,17 +66,16 @@ def setitem(original: Func) -> Func:
         if type(self) not in _PLAIN:  # a subclass may index as it likes: all of it may be written
             _carry(_before("__setitem__", (self,)), call, (self, key, value))
             return
-        token, target = None, self
+        token, target, some = None, self, None
+        try:
+            if elements.is_basic(key):
+                target = view_of(detach(self), key)
+            elif "saves" in _awake:
+                with torch.no_grad():
+                    some = elements.by_key(key)
+        except (IndexError, TypeError, RuntimeError, ValueError):
+            pass  # PyTorch will say what is wrong with the key
         if "saves" in _awake:
-            some = None
-            try:
-                if elements.is_basic(key):
-                    target = view_of(detach(self), key)
-                else:
-                    with torch.no_grad():
-                        some = elements.by_key(key)
-            except (IndexError, TypeError, RuntimeError, ValueError):
-                pass  # PyTorch will say what is wrong with the key
             token = hub.LEDGER.before("__setitem__", (target,), some)
         edited = edits.before("__setitem__", (self,), region=None if target is self else target)
         pending = None
@@ -115,7 +114,9 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         if _tracing() or not _awake or _compiling():
             return original(*args, **kwargs)
         if uncounted and not edits.state.on and "saves" not in _awake:
-            return original(*args, **kwargs)  # no counter steps, so no error comes of it for a recorder to explain
+            return original(
+                *args, **kwargs
+            )  # no counter steps, so no error comes of it for a recorder to explain
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
         for position, name in positions:

@@ -14,14 +14,16 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from gradmend.capture.regions import Layout, layout_of, overlap
 from gradmend.capture.sites import Raw, resolve
-from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
+from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story.failures import nodes
 from gradmend.story.failures.used_up import anomaly_site
 from gradmend.story.failures.versions import Mismatch, bare, knowledge_of, read
 from gradmend.story.holders import holder
 from gradmend.story.names import result_name, written_name
+from gradmend.story.words import helps
 
 _MOST_WRITES = 8
 
@@ -41,6 +43,8 @@ class Record(Protocol):
     def version(self) -> int: ...  # of the written tensor, after the Write
     @property
     def tick(self) -> int: ...
+    @property
+    def grid(self) -> Layout | None: ...  # where in between, for a strided view
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def postmortem(
     if by_address:
         # Of the saves that fit, backward met the newest node first, and that one raised.
         save, writes = max(by_address, key=lambda pair: nodes.sequence(pair[0].node))
-        return _tell(mismatch, save, writes, "address", at)
+        return _tell(mismatch, save, writes, "address", at, ring)
     writes = [] if kept else _by_size(mismatch, ring)
     return _tell(mismatch, kept[0] if kept else None, writes, "size" if writes else "none", at)
 
@@ -132,16 +136,30 @@ def _by_size(mismatch: Mismatch, ring: Sequence[Record]) -> list[Record]:
 
 
 def _tell(
-    mismatch: Mismatch, kept: Kept | None, records: Sequence[Record], how: How, at: Site | None
+    mismatch: Mismatch,
+    kept: Kept | None,
+    records: Sequence[Record],
+    how: How,
+    at: Site | None,
+    ring: Sequence[Record] = (),
 ) -> Conflict:
     save = _save(mismatch, kept)
+    met = [r for r in records if _meets(kept, r)] if how == "address" else records
+    # Every step of the counter is accounted for, and neither they nor a Write that no counter saw met the tensor.
+    apart = (
+        not met
+        and len({r.version for r in records}) == mismatch.version - mismatch.expected
+        and not any(_meets(kept, r) for r in ring if r.tick > records[0].tick)
+    )
+    records = met or records
     writes = _writes(records, mismatch, holder(kept.tensor) if kept else None)
     backward = at.user if at else None
     first = writes[0] if writes else None
     known = knowledge_of(save.node) if save.node else None
     same = bool(records) and _same_bytes(kept, records[0])
+    kind: Kind = "refused-but-right" if apart else "error"
     rule = classify(
-        kind="error",
+        kind=kind,
         quiet=False,
         how="data" if first else "unknown",
         write_op=first.op if first else "",
@@ -154,8 +172,8 @@ def _tell(
     )
     return Conflict(
         rule=rule,
-        kind="error",
-        message=_message(save, kept, first, backward, same),
+        kind=kind,
+        message=_message(save, kept, first, backward, same, apart),
         culprits=tuple(
             dict.fromkeys(Culprit(f.file, f.line, w.op) for w in writes if (f := w.site.user) is not None)
         ),
@@ -164,7 +182,7 @@ def _tell(
         backward=backward,
         why=known.why(save.slot) if known and save.slot else "",
         notes=_notes(mismatch, kept, how),
-        help=_help(rule, first),
+        help=helps(rule, kind, save, first, backward) if apart else _help(rule, first),
     )
 
 
@@ -191,6 +209,22 @@ def _writes(records: Sequence[Record], mismatch: Mismatch, held: str | None) -> 
     return tuple(told.values())[:_MOST_WRITES]
 
 
+def _meets(kept: Kept | None, record: Record) -> bool:
+    """Whether the Write touched an element of the kept tensor itself, and not only of its storage."""
+    if kept is None:
+        return True
+    start = kept.tensor.data_ptr()
+    mine = layout_of(kept.tensor)
+    mine = mine.shifted(start - mine.lo)
+    if record.grid is None:
+        return mine.lo < record.hi and record.lo < mine.hi and overlap(mine, _bytes(record))
+    return overlap(mine, record.grid.shifted(record.lo - record.grid.lo))
+
+
+def _bytes(record: Record) -> Layout:
+    return Layout(record.lo, record.hi, True, record.lo, (record.hi - record.lo,), (1,), torch.uint8)
+
+
 def _same_bytes(kept: Kept | None, record: Record) -> bool:
     if kept is None:
         return False
@@ -198,7 +232,9 @@ def _same_bytes(kept: Kept | None, record: Record) -> bool:
     return (record.lo, record.hi) == (lo, lo + kept.tensor.nbytes)
 
 
-def _message(save: Save, kept: Kept | None, write: Write | None, backward: Frame | None, same: bool) -> str:
+def _message(
+    save: Save, kept: Kept | None, write: Write | None, backward: Frame | None, same: bool, apart: bool
+) -> str:
     name = save.tensor.name or (write.tensor.name if write is not None and same else None)
     called = f"`{name}`, " if name else ""
     needs = f"backward() on {_line(backward)} needs" if backward else "backward() needs"
@@ -208,6 +244,11 @@ def _message(save: Save, kept: Kept | None, write: Write | None, backward: Frame
         what = f"{called}the result of {save.op} ({save.tensor}), which {save.op} kept and {needs}"
     else:
         what = f"{called}a {save.tensor}, which {save.op} kept of its inputs and {needs}"
+    if apart and write is not None:
+        return (
+            f"PyTorch refuses this backward() although the gradient is right: {_line(write.site.user, backward)} wrote to "
+            f"other elements of the memory of {what}"
+        )
     if write is None:
         return f"something overwrote {what}"
     return f"{_line(write.site.user, backward)} overwrote {what}"
