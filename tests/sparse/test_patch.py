@@ -144,6 +144,13 @@ def test_create_graph_on_a_coo_tensor_built_before_raises(w: Tensor, X: Tensor) 
         torch.autograd.grad((A @ X).sum(), w, create_graph=True)
 
 
+@pytest.mark.usefixtures("patched")
+def test_an_attribute_is_torchs_own_and_more_than_first_order_raises(w: Tensor, X: Tensor) -> None:
+    out = coo(w).T @ G
+    with pytest.raises(SparseError, match="create_graph=True"):
+        torch.autograd.grad(out.pow(2).sum(), w, create_graph=True)
+
+
 def test_create_graph_on_a_csr_tensor_built_before_is_right(w: Tensor, X: Tensor) -> None:
     def second(A: Tensor) -> Any:
         (g,) = torch.autograd.grad((A @ X).pow(3).sum(), w, create_graph=True)
@@ -378,6 +385,9 @@ with patch():
     torch.jit.script(f)
 torch._dynamo.reset()
 torch.testing.assert_close(torch.compile(f, backend="eager", fullgraph=True)(a, b), f(a, b))
+from gradmend.sparse import Pattern, SparseTensor
+S = SparseTensor(Pattern([[0, 1], [1, 0]], (2, 2)), torch.ones(2))
+torch.testing.assert_close(torch.compile(torch.sum, backend="eager", fullgraph=True)(S, 0), torch.ones(2))
 fresh = [eval(f"lambda x: x + {i}") for i in range(3000)]  # would inherit the ids of functions set free
 from torch.jit import _builtins
 assert not any(_builtins._find_builtin(g) for g in fresh)

@@ -138,6 +138,11 @@ COMPILED: dict[str, Callable[[Any, Any], Any]] = {
     "gelu": lambda S, X: F.gelu(S),
     "linear": lambda S, X: F.linear(X, S),
     "torch.mm": lambda S, X: torch.mm(S, X),
+    "torch.sparse.mm": lambda S, X: torch.sparse.mm(S, X),
+    "torch.sparse.softmax": lambda S, X: torch.sparse.softmax(S, 1) @ X,
+    "torch.sparse.sum": lambda S, X: torch.sparse.sum(S, 0),
+    "torch.sparse.addmm": lambda S, X: torch.sparse.addmm(X, S, X),
+    "torch.sparse.sampled_addmm": lambda S, X: torch.sparse.sampled_addmm(S, X, X).values(),
     "t": lambda S, X: S.t() @ X,
     "softmax": lambda S, X: S.softmax(1) @ X,
     "map": lambda S, X: S.map(torch.sin) if isinstance(S, SparseTensor) else S.sin(),
@@ -161,7 +166,11 @@ def test_compile_fullgraph(name: str) -> None:
     fresh = Pattern(P.indices(), P.size)
     # Square and asymmetric, so that swapped operands can't go unseen.
     got = _as_dense(torch.compile(f, fullgraph=True, backend="aot_eager")(SparseTensor(fresh, v1), x1))
-    if name == "softmax":
+    if name == "torch.sparse.sum":
+        want = dense(v2).sum(0)
+    elif name == "torch.sparse.sampled_addmm":
+        want = (dense(v2) + x2 @ x2)[tuple(P.canonical().indices())]
+    elif "softmax" in name:
         hidden = dense(v2).masked_fill(dense(torch.ones_like(V)) == 0, -torch.inf)
         want = torch.softmax(hidden, 1) @ x2
     else:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gradmend.sparse import dynamo
 from gradmend.sparse.dispatch import _HOMES, TABLE
 from gradmend.sparse.patch import constructors, routes
 
@@ -63,7 +64,8 @@ def _replace(home: Any, name: str, made: Any) -> None:
 
 
 def _install() -> None:
-    # Not A.T and A.mT: torch.compile keeps what it finds of properties. torch's own are right to first order.
+    # Not A.T and A.mT: torch.compile takes a property for an input of its own, and fails where two of them are one
+    # tensor (2.13). torch's own are right to first order, and more is refused.
     for name in routes.NAMES:
         for home in _HOMES:
             original = getattr(home, name, None)
@@ -104,3 +106,4 @@ def _restore() -> None:
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.clear_lru_cache()
+    dynamo.forget()
