@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from gradmend.capture import backwards
+from gradmend.capture import backwards, stepping
 from gradmend.capture.ledger import Entry, Scope
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps.hub import LEDGER
 
 _C = torch._C._autograd
 _Tensor = torch.Tensor
+_asleep = stepping.asleep
 _current_node = torch._C._current_autograd_node
 
 
@@ -42,6 +43,8 @@ def _pack(t: torch.Tensor) -> Any:
     scopes = _local.scopes
     if not scopes:
         return t.detach()
+    if _asleep:  # a step that raised: an optimizer's own step saves nothing
+        stepping.wake()
     return LEDGER.save(t, scopes[-1], raw_here(2))
 
 

@@ -1,22 +1,26 @@
 """While an optimizer steps, ears that only the program's own writes concern are turned away.
 
 A step is dozens of writes to leaves and to the optimizer's state. The ledger hears them while a Save lives;
-the recorder takes the step as one write; edits of tensors with a history are not what an optimizer makes.
+the recorder takes the step as one write; edits of tensors with a history are not what an optimizer makes. When
+nobody is left to listen to one of torch's own optimizers, the taps it would pass most come off for the step: a
+hundred parameters make it some hundred calls.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradmend.capture.taps import hub
+from gradmend.capture.taps import hub, switch
 
 _EARS = ("listeners", "edits")
+_WORTH_IT = 20  # parameters; changing torch.Tensor and back costs as much as some sixty idle taps
 
 stepped: list[Callable[[Any], None]] = []  # called with the optimizer after each step
-_asleep: set[str] = set()
+asleep: set[str] = set()
 _handles: list[Any] = []
 _armed = 0
 
@@ -44,7 +48,22 @@ def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
     for ear in _EARS:
         if ear in hub.awake:
             hub.awake.discard(ear)
-            _asleep.add(ear)
+            asleep.add(ear)
+    if _many_writes(optimizer) and threading.active_count() == 1:
+        hub.LEDGER.settle()
+        hub.LEDGER.bury()
+        if not hub.awake:
+            switch.lift()
+
+
+def _many_writes(optimizer: Any) -> bool:
+    """Whether it is torch's own, goes parameter by parameter, and has many."""
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return False
+    groups = optimizer.param_groups
+    if any(group.get("fused") or group.get("foreach") for group in groups):
+        return False
+    return sum(len(group["params"]) for group in groups) >= _WORTH_IT
 
 
 def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -54,6 +73,7 @@ def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 def wake() -> None:
-    """Listen again. A step that raised never told its end, so every backward call wakes too."""
-    hub.awake.update(_asleep)
-    _asleep.clear()
+    """Listen again. A step that raised never told its end, so the next Save and the next backward wake too."""
+    switch.lower()
+    hub.awake.update(asleep)
+    asleep.clear()

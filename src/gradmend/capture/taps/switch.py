@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from gradmend.capture.taps import caches, homes
 
 _ABSENT = object()
@@ -61,6 +63,38 @@ def disarm() -> None:
         _filled.clear()
 
 
+# What torch's own optimizers write by, parameter for parameter, where nothing is fused.
+_OPTIMIZERS_USE = (
+    "add_",
+    "sub_",
+    "mul_",
+    "div_",
+    "lerp_",
+    "addcmul_",
+    "addcdiv_",
+    "sqrt_",
+    "copy_",
+    "__iadd__",
+)
+_lifted: list[tuple[str, Any]] = []
+
+
+def lift() -> None:
+    """Take the taps off the methods that optimizers use most, until lower()."""
+    with _lock:
+        if _undo and not _lifted:
+            own = vars(torch.Tensor)
+            _lifted.extend((name, own[name]) for name in _OPTIMIZERS_USE)
+            for name in _OPTIMIZERS_USE:
+                delattr(torch.Tensor, name)
+
+
+def lower() -> None:
+    with _lock:
+        while _lifted:
+            setattr(torch.Tensor, *_lifted.pop())
+
+
 def _put_on() -> None:
     for owner, name, value in homes.patches():
         own = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else _ABSENT
@@ -69,6 +103,7 @@ def _put_on() -> None:
 
 
 def _take_off() -> None:
+    lower()
     while _undo:
         owner, name, own = _undo.pop()
         if own is _ABSENT:
