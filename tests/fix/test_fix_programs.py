@@ -33,7 +33,20 @@ def test_right_programs_are_left_alone(name: str, plan: Callable[[str], Plan]) -
 
 
 @pytest.mark.parametrize("name", sorted(AMBIGUOUS))
-def test_ambiguity_is_told_not_guessed(name: str, plan: Callable[[str], Plan]) -> None:
+def test_ambiguity_is_told_not_guessed(name: str, plan: Callable[[str], Plan], runner: Make) -> None:
     found = plan((PROGRAMS / f"{name}.bad.py").read_text())
-    assert (found.status, found.sources) == ("unproven", {})
+    assert found.status == "unproven" and found.verdict is None
     assert "ambiguous" in found.message and "truncated" in found.message
+    (option,) = found.options
+    assert option.candidate.kind == "detach" and "changes by" in option.told
+    (text,) = option.sources.values()
+    wanted = printed(runner((PROGRAMS / f"{name}.good.py").read_text()))
+    assert wanted and printed(runner(text)) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_the_gradient_at_the_new_parameters_is_an_option(plan: Callable[[str], Plan]) -> None:
+    found = plan((PROGRAMS / "gan_step_between.bad.py").read_text())
+    assert found.status == "proven"
+    (option,) = found.options
+    assert option.candidate.kind == "recompute" and "the loss of backward call" in option.told
+    assert option.sources != found.sources

@@ -16,9 +16,10 @@ from gradmend.fix.proof.compare import Verdict, compare, same_words
 from gradmend.fix.proof.judge import WORDS, Basis, Judge, measure
 from gradmend.fix.proof.runs import Run, Runner
 from gradmend.fix.proof.scratch import user_files
-from gradmend.fix.rewrites import propose
+from gradmend.fix.rewrites import options, propose
 from gradmend.fix.text import Text, read
 
+STEPPED = "GM104"  # parameters were updated between forward and backward
 EDITED = "GM210"  # a tensor inside the graph was changed outside autograd, and used again
 _DEPTH = 12  # conflicts fixed one after the other
 _TRIALS = 60  # candidates tried for one conflict
@@ -45,6 +46,15 @@ class Tried:
     step: bool = False  # fixed this conflict, others are left
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An edit that plain PyTorch runs and that means another gradient."""
+
+    candidate: Candidate
+    sources: dict[str, str]
+    told: str  # how its first difference shows
+
+
 @dataclass(slots=True)
 class Plan:
     """The end of the story: what to change, how it was proven, or why nothing is."""
@@ -59,7 +69,7 @@ class Plan:
     verdict: Verdict | None = None
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     facts: Facts | None = None
-    notes: list[str] = field(default_factory=list)
+    options: list[Option] = field(default_factory=list)
 
 
 class Planner:
@@ -99,7 +109,31 @@ class Planner:
         found = self._search(judge, project, plain, healed)
         found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
         found.basis, found.facts = judge.basis, known[0]
+        self._add_options(found, judge, project, known)
         return found
+
+    def _add_options(self, plan: Plan, judge: Judge, project: Project, known: list[Facts]) -> None:
+        """Other gradients that the author may have meant: found, run, and left to them."""
+        if self.ambiguous:
+            ways = [c for f in known for c in options.carried(project, f)]
+        elif known[0].rule == STEPPED:
+            ways = list(options.recomputed(project, known[0]))
+        else:
+            return
+        for candidate in ways[:_STEPS]:
+            if time.monotonic() > self.until or judge.oracle is None:
+                return
+            self.tell(candidate.title)
+            edited = project.edited(candidate.sources)
+            trial = self.runner.run(self._bytes(edited), "plain")
+            if not trial.ran:
+                continue
+            told = compare(judge.oracle, trial).why or "the gradients are the same here"
+            sources = {f: s for f, s in edited.sources.items() if s != self.texts[f].text}
+            plan.options.append(Option(candidate, sources, told))
+            if self.ambiguous:
+                plan.chosen, plan.sources = [candidate], sources  # for --unsafe: the author said so
+            return
 
     def _blind(self, plain: Run, project: Project) -> Plan:
         """No conflict seen, but part of the program is out of sight: ask the differences."""
@@ -330,8 +364,4 @@ def _tellable(candidate: Candidate, verdict: Verdict) -> bool:
     return candidate.kind == "move" or parts <= {"named"}
 
 
-def default_seconds(runner_seconds: float) -> float:
-    return 3 * runner_seconds
-
-
-__all__ = ["Plan", "Planner", "Tried"]
+__all__ = ["Option", "Plan", "Planner", "Tried"]

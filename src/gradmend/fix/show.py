@@ -50,6 +50,7 @@ def proof(plan: Plan, cost: Cost | None) -> str:
         lines.append(f"cost: {cost}")
     lines += [f"note: {n}" for n in dict.fromkeys(c.note for c in plan.chosen if c.note)]
     lines += [f"option: {line}" for line in _options(plan)]
+    lines += _other_gradients(plan)
     rejected = [t for t in plan.tried if not t.verdict.same and not t.step]
     lines += [f"rejected: {line}" for line in _reasons(rejected)]
     return "\n".join(lines) + "\n"
@@ -74,6 +75,16 @@ def _options(plan: Plan) -> list[str]:
     ]
 
 
+def _other_gradients(plan: Plan) -> list[str]:
+    """Edits that mean something else, with what they mean and their diff."""
+    lines: list[str] = []
+    for option in plan.options:
+        lines.append(f"option: {option.candidate.title}: {option.candidate.note} ({option.told})")
+        if option.sources != plan.sources:  # else it is shown already
+            lines += [f"        {line}" for line in diff(plan.original, option.sources).splitlines()]
+    return lines
+
+
 def _reasons(tried: list[Tried]) -> list[str]:
     lines = [f"{t.candidate.title}: {t.verdict.why.splitlines()[0][:160]}" for t in tried[:_MOST_REJECTED]]
     if len(tried) > _MOST_REJECTED:
@@ -86,6 +97,7 @@ def stuck(plan: Plan) -> str:
     lines = [plan.message]
     if plan.facts is not None:
         lines.insert(0, f"found: {plan.facts.message.splitlines()[0]}")
+    lines += _other_gradients(plan)
     lines += [f"rejected: {line}" for line in _reasons([t for t in plan.tried if not t.verdict.same])]
     return "\n".join(lines) + "\n"
 
@@ -98,6 +110,19 @@ def as_json(plan: Plan, cost: Cost | None, patch: str, written: bool) -> dict[st
         title = "; then ".join(c.title for c in plan.chosen)
         note = proof(plan, cost) if plan.verdict is not None else plan.message
         fixes.append({"title": title, "diff": patch, "status": status, "note": note, "edits": []})
+    for option in plan.options:
+        if option.sources != plan.sources:
+            shown = diff(plan.original, option.sources)
+            note = f"{option.candidate.note} ({option.told})"
+            fixes.append(
+                {
+                    "title": option.candidate.title,
+                    "diff": shown,
+                    "status": "unproven",
+                    "note": note,
+                    "edits": [],
+                }
+            )
     for t in plan.tried:
         if not t.verdict.same and not t.step:
             why = t.verdict.why

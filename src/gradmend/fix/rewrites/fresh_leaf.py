@@ -16,6 +16,8 @@ from gradmend.fix.text import Cut
 from gradmend.fix.tree import Tree
 
 RANK = 33
+_FIRST = 6  # where the leaf's gradient is read later, no other edit keeps it
+_MODULES = ("torch", "F", "nn", "np", "self")
 _LEAF = ("grad", "requires_grad", "requires_grad_", "is_leaf", "retain_grad", "zero_grad")
 
 
@@ -26,11 +28,14 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         for depth, place, tree in syntax.spots(project, event.chain[:2]):
             for statement in tree.statements(place.line, place):
                 for order, (home, name) in enumerate(_written(tree, statement)):
+                    if name in _MODULES:
+                        continue
                     fresh = _unused(tree, f"{name}_new")
-                    cuts = _renamed(tree, home, name, fresh)
+                    cuts = _renamed(tree, _unlooped(tree, home, name), name, fresh)
                     if cuts:
                         title = f"write to a copy of the leaf `{name}`"
-                        rank = RANK + nth + 2 * depth + order
+                        asked = f"{name}.grad" in tree.text
+                        rank = (_FIRST if asked else RANK) + nth + 2 * depth + order
                         yield Candidate(title, "fresh_leaf", rank, {place.file: tree.replace(*cuts)})
 
 
@@ -57,6 +62,19 @@ def _written(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, 
         source = syntax.stem(node.value)
         if isinstance(made, cst.Name) and made.value == stem.value and isinstance(source, cst.Name):
             yield node, source.value
+
+
+def _unlooped(tree: Tree, home: cst.CSTNode, name: str) -> cst.CSTNode:
+    """The outermost loop around the write, so that the copy is made once; the write itself if a loop makes the leaf."""
+    found = home
+    for above in tree.up(home):
+        if isinstance(above, cst.FunctionDef):
+            break
+        if isinstance(above, (cst.For, cst.While)):
+            if any(not syntax.is_read(tree, use) for use in syntax.same_names(tree, above, name)):
+                break
+            found = above
+    return found
 
 
 def _renamed(tree: Tree, home: cst.CSTNode, name: str, fresh: str) -> list[Cut]:

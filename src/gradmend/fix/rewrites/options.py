@@ -1,0 +1,147 @@
+"""Edits that mean another gradient: shown beside the proven one, for the author to choose, never chosen for them.
+
+- `carried`: state that goes from one iteration to the next is detached (truncated backpropagation through time).
+- `recomputed`: what the later loss needs is computed again after the update (the gradient at the new parameters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from gradmend.fix.candidate import Candidate, Project
+from gradmend.fix.facts import Facts
+from gradmend.fix.rewrites import syntax
+from gradmend.fix.tree import Tree
+
+DETACHED = "gradients stop at the state carried over; no graph of earlier steps is kept"
+AGAIN = "the gradient is taken at the updated parameters; one more forward"
+
+
+# -- detach what is carried over ---------------------------------------------------------------------
+def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
+    for place in facts.backward:
+        tree = project.tree(place.file)
+        for statement in tree.statements(place.line, place) if tree else ():
+            assert tree is not None
+            loop = next((n for n in tree.up(statement) if isinstance(n, (cst.For, cst.While))), None)
+            names = _carried(tree, loop) if loop is not None and tree.own_line(statement) else []
+            if not names:
+                continue
+            joint = tree.newline + tree.indent(statement)
+            at = tree.span(statement)[1]
+            for form in ("{0}.detach()", "tuple(s.detach() for s in {0})"):
+                text = "".join(f"{joint}{name} = {form.format(name)}" for name in names)
+                told = ", ".join(f"`{n}`" for n in names)
+                title = f"detach {told} after the backward() on line {place.line}"
+                yield Candidate(title, "detach", 0, {place.file: tree.replace((at, at, text))}, DETACHED)
+    yield from _held(project)
+
+
+def _carried(tree: Tree, loop: cst.For | cst.While) -> list[str]:
+    """Names that an iteration reads before it makes them anew."""
+    bound = (
+        {n.value for n in syntax.walk(loop.target) if isinstance(n, cst.Name)}
+        if isinstance(loop, cst.For)
+        else set()
+    )
+    found: dict[str, None] = {}
+    for assign in tree.inside(loop.body):
+        if not isinstance(assign, cst.Assign):
+            continue
+        targets = [n for t in assign.targets for n in _targets(t.target)]
+        for target in targets:
+            name = tree.code(target)
+            uses = [
+                n
+                for n in tree.inside(loop.body)
+                if type(n) is type(target) and tree.code(n) == name and n is not target
+            ]
+            read = [n for n in uses if not isinstance(n, cst.Name) or syntax.is_read(tree, n)]
+            end = tree.span(assign)[1]
+            if name not in bound and any(tree.span(n)[0] < end for n in read):
+                found[name] = None
+    return list(found)
+
+
+def _targets(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    if isinstance(node, (cst.Tuple, cst.List)):
+        for element in node.elements:
+            yield from _targets(element.value)
+    elif isinstance(node, cst.Name) or (isinstance(node, cst.Attribute) and syntax.is_place(node)):
+        yield node
+
+
+def _held(project: Project) -> Iterator[Candidate]:
+    """`self.h = cell(x, self.h)` -> `self.h = cell(x, self.h.detach())`."""
+    for file in project.sources:
+        tree = project.tree(file)
+        for node in tree.nodes if tree else ():
+            if not isinstance(node, cst.Assign) or not isinstance(node.targets[0].target, cst.Attribute):
+                continue
+            assert tree is not None
+            name = tree.code(node.targets[0].target)
+            reads = [
+                n for n in syntax.walk(node.value) if isinstance(n, cst.Attribute) and tree.code(n) == name
+            ]
+            if reads and syntax.has_call(node.value):
+                cuts = [tree.cut(n, f"{name}.detach()") for n in reads]
+                title = f"detach `{name}` where line {tree.lines(node)[0]} goes on from it"
+                yield Candidate(title, "detach", 1, {file: tree.replace(*cuts)}, DETACHED)
+
+
+# -- compute again after the update ------------------------------------------------------------------
+def recomputed(project: Project, facts: Facts) -> Iterator[Candidate]:
+    for _, event in syntax.events(facts):
+        for _, place, tree in syntax.spots(project, event.chain):
+            for at in facts.backward:
+                written, asked = tree.statements(place.line, place), tree.statements(at.line, at)
+                if at.file != place.file or not written or not asked:
+                    continue
+                if tree.scope(written[0]) is not tree.scope(asked[0]):
+                    continue
+                new = _again(tree, written[0], asked[0])
+                if new is not None:
+                    title = f"compute the loss of line {at.line} again after line {place.line}"
+                    yield Candidate(title, "recompute", 0, {place.file: new}, AGAIN)
+
+
+def _again(tree: Tree, update: cst.CSTNode, backward: cst.CSTNode) -> str | None:
+    """The statements above the update that the loss comes from, once more in front of its backward."""
+    line, goal = tree.parent(update), tree.parent(backward)
+    block = tree.parent(goal) if goal is not None else None
+    if (
+        not isinstance(block, (cst.IndentedBlock, cst.Module))
+        or line is None
+        or tree.parent(line) is not block
+    ):
+        return None
+    body: list[cst.CSTNode] = list(block.body)
+    here = next(i for i, n in enumerate(body) if n is line)
+    there = next(i for i, n in enumerate(body) if n is goal)
+    if here >= there:
+        return None
+    wanted = {n.value for n in syntax.walk(backward) if isinstance(n, cst.Name)}
+    again: list[str] = []
+    for above in reversed(body[:there]):
+        small = above.body[0] if isinstance(above, cst.SimpleStatementLine) and len(above.body) == 1 else None
+        if not isinstance(small, cst.Assign):
+            continue
+        made = {n.value for t in small.targets for n in syntax.walk(t.target) if isinstance(n, cst.Name)}
+        if not made & wanted:
+            continue
+        wanted |= {n.value for n in syntax.walk(small.value) if isinstance(n, cst.Name)}
+        # Data, noise and what is made below the update stay as they are.
+        late = tree.span(small)[0] > tree.span(update)[1]
+        if (
+            not late
+            and syntax.has_call(small.value)
+            and not any(w in tree.code(small) for w in ("rand", "next("))
+        ):
+            again.insert(0, tree.code(small))
+    if not again:
+        return None
+    first = tree.span(body[here + 1])[0]
+    joint = tree.newline + tree.indent(backward)
+    return tree.replace((first, first, "".join(f"{text}{joint}" for text in again)))
