@@ -67,8 +67,8 @@ def _training(model: nn.Module, loss: Callable[[], torch.Tensor], fused: bool = 
 
 
 def tiny_mlp() -> Step:
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    x, y = torch.randn(64, 32), torch.randint(10, (64,))
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    x, y = torch.randn(128, 64), torch.randint(10, (128,))
     return _training(model, lambda: nn.functional.cross_entropy(model(x), y))
 
 
@@ -97,11 +97,11 @@ def _language(width: int, depth: int, batch: int, length: int) -> Step:
 
 
 def small_transformer() -> Step:
-    return _language(64, 2, 8, 64)
+    return _language(80, 2, 8, 64)
 
 
 def transformer() -> Step:
-    return _language(160, 4, 8, 96)
+    return _language(192, 4, 8, 96)
 
 
 WORKLOADS: dict[str, tuple[Callable[[], Step], int]] = {  # with steps a round
