@@ -16,7 +16,7 @@ from gradmend.fix.cost import Cost, measure
 from gradmend.fix.plan import Plan, Planner
 from gradmend.fix.proof.runs import Runner
 
-_ALL_TRIALS = 2  # times the limit of one trial, for all of them together
+_ALL_TRIALS = 3  # times the limit of one trial, for all of them together
 
 
 @dataclass(frozen=True, slots=True)

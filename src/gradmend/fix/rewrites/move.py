@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -52,12 +52,35 @@ def _moves(tree: Tree, written: cst.CSTNode, asked: cst.CSTNode) -> Iterator[tup
         if goal is None:
             continue
         here = next(i for i, n in enumerate(body) if n is unit)
-        if here < goal:
+        if here < goal and not _needed(tree, unit, body[here + 1 : goal + 1]):
             yield unit, body[goal]
             for later in body[goal + 1 :]:
                 if ".backward(" in tree.code(later):
                     yield unit, later
         return
+
+
+def _needed(tree: Tree, unit: cst.CSTNode, between: Sequence[cst.CSTNode]) -> bool:
+    """Does the unit give a name to something that is read before it would run now?"""
+    small = unit.body[0] if isinstance(unit, cst.SimpleStatementLine) else None
+    if not isinstance(small, cst.Assign):
+        return False
+    made = {n.value for t in small.targets for n in _names(t.target)}
+    read = {
+        n.value
+        for part in between
+        for n in syntax.walk(part)
+        if isinstance(n, cst.Name) and syntax.is_read(tree, n)
+    }
+    return bool(made & read)
+
+
+def _names(target: cst.BaseExpression) -> Iterator[cst.Name]:
+    if isinstance(target, cst.Name):
+        yield target
+    elif isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from _names(element.value)
 
 
 def moved(tree: Tree, unit: cst.CSTNode, below: cst.CSTNode) -> str | None:
