@@ -142,5 +142,10 @@ def _after(pending: Pending) -> None:
         edits.after(pending.edits)
     if pending.token is not None:
         LEDGER.after(pending.token)
+    told(pending.op, pending.targets, pending.how)
+
+
+def told(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
+    """A write has happened, for those who only listen."""
     for listener in listeners:
-        listener(pending.op, pending.targets, pending.how)
+        listener(op, targets, how)

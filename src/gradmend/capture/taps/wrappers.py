@@ -47,6 +47,10 @@ def method(original: Func, op: str) -> Func:
         call = public(original, self) if _overridden(self) else original
         if not _awake or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
+        if len(_awake) == 1 and "listeners" in _awake and type(self) in _PLAIN:  # nobody but the recorder
+            out = call(self, *args, **kwargs)
+            hub.told(op, (self,), how)
+            return out
         return _carry(_before(op, (self,), args, kwargs, how), call, (self, *args), kwargs)
 
     return _dress(tap, original)
@@ -123,6 +127,10 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
+        if len(_awake) == 1 and "listeners" in _awake and len(targets) == 1 and type(targets[0]) in _PLAIN:
+            out = original(*args, **kwargs)
+            hub.told(op, targets, how)
+            return out
         return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
     return _dress(tap, original)
