@@ -172,6 +172,7 @@ def run_row(row: str, seconds: float, speed: float, only: list[str] | None) -> d
         "median_ms": {n: 1e3 * statistics.median(t) for n, t in times.items()},
         "best_peer": best,
         "speedup": peers[best] / ours,
+        "least_bytes": problem.least_bytes,
         "over_traffic": ours / (problem.least_bytes / speed),
         "results_mb": problem.results_bytes / 1e6,
         "memory": {},
@@ -193,11 +194,12 @@ def show(r: dict[str, Any]) -> None:
     )
 
 
-def load(path: str | None) -> dict[str, Any]:
-    """The rows that earlier runs have left there."""
+def load(path: str | None) -> tuple[dict[str, Any], float]:
+    """The rows that earlier runs have left there, and the best copy they saw."""
     if path is None or not Path(path).exists():
-        return {}
-    return {r["row"]: r for r in json.loads(Path(path).read_text())["rows"]}
+        return {}, 0.0
+    kept = json.loads(Path(path).read_text())
+    return {r["row"]: r for r in kept["rows"]}, 1e9 * kept["about"]["copy_gb_s"]
 
 
 def main() -> None:
@@ -219,10 +221,10 @@ def main() -> None:
     unknown = [row for row in options.rows if row not in PROBLEMS]
     if unknown:
         parser.error(f"no row {unknown[0]}; the rows are {', '.join(PROBLEMS)}")
-    speed = bandwidth()
+    found, speed = load(options.json)
+    speed = max(speed, bandwidth())
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, copy {speed / 1e9:.1f} GB/s")
     about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "copy_gb_s": speed / 1e9}
-    found = load(options.json)
     for row in options.rows or PROBLEMS:
         if options.part != "memory":
             memory = found.get(row, {}).get("memory", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,25 +17,14 @@ from gradmend.sparse.places import (
     aside,
     bare,
     check_bounds,
-    check_size,
-    is_wide,
     linear,
     order_of,
-    pointers,
     unlinear,
 )
-from gradmend.sparse.segments import Segments, group
+from gradmend.sparse.views import Views
 
 
-class Local(NamedTuple):
-    """A pattern reduced to its occupied rows and columns, so that nothing is as long as the rows."""
-
-    row_ids: Tensor | None
-    col_ids: Tensor | None
-    pattern: Pattern
-
-
-class Pattern:
+class Pattern(Views):
     """The places of a sparse tensor's entries.
 
     >>> p = Pattern([[0, 1, 1], [2, 0, 2]], (2, 3))
@@ -70,14 +59,7 @@ class Pattern:
         self._indices = bare(indices)
         self._size = size
         self._slot = slot
-        self._segments: dict[tuple[int, ...], Segments] = {}
-        self._local: Local | None = None
-        self._ptr: Tensor | None = None
-        self._keys: Tensor | None = None
-        self._axes: tuple[Tensor, ...] | None = None
-        self._transposed: tuple[Tensor, Tensor, Tensor] | None = None
-        self._flipped: Pattern | None = None
-        self._repeated: tuple[int, Pattern] | None = None
+        self._no_views()
         self._product: tuple[weakref.ref[Pattern], Any] | None = None  # the last plan of a product with this
         self._canonical: Pattern | None = None
         self._hash: int | None = None
@@ -161,16 +143,6 @@ class Pattern:
             return values.new_zeros(shape, dtype=torch.int64).index_add(dim, self._slot, values.long()) > 0
         return values.new_zeros(shape).index_add(dim, self._slot, values)
 
-    def keys(self) -> Tensor:
-        """[nnz], the linear number of each place, ascending."""
-        if self._keys is not None:
-            return self._keys
-        if torch.compiler.is_compiling():
-            return linear(self._indices, self._size)
-        with aside():
-            self._keys = linear(self._indices, self._size)
-        return self._keys
-
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -189,131 +161,6 @@ class Pattern:
         shape = " x ".join(str(n) for n in self._size)
         twice = f", {self.given - self.nnz} given twice" if self.has_duplicates else ""
         return f"Pattern({shape}, {self.nnz} places, {100 * self.density:.3g}% full{twice})"
-
-    # CSR and its transpose: built once, used by every product
-
-    @property
-    def ptr(self) -> Tensor:
-        """[rows + 1]; as long as the rows, so hypersparse patterns go through `local()` first."""
-        if self._ptr is not None:
-            return self._ptr
-        if torch.compiler.is_compiling():
-            return pointers(self._indices[0], self._size[0])
-        with aside():
-            self._ptr = pointers(self._indices[0], self._size[0])
-        return self._ptr
-
-    @property
-    def axes(self) -> tuple[Tensor, ...]:
-        """A vector of places per dimension, kept: taking a row of a tensor costs a fifth of a small product."""
-        if self._axes is not None:
-            return self._axes
-        if torch.compiler.is_compiling():
-            return self._indices.unbind(0)
-        with aside():
-            self._axes = self._indices.unbind(0)
-        return self._axes
-
-    @property
-    def row(self) -> Tensor:
-        return self.axes[0]
-
-    @property
-    def col(self) -> Tensor:
-        return self.axes[1]
-
-    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(ptr, row, perm) by columns: entry `perm[i]` of this pattern is the i-th of the transposed one."""
-        if self._transposed is not None:
-            return self._transposed
-        if torch.compiler.is_compiling():
-            return self._transpose()
-        with aside():
-            self._transposed = self._transpose()
-        return self._transposed
-
-    def _transpose(self) -> tuple[Tensor, Tensor, Tensor]:
-        row, col = self._indices
-        perm = order_of(col * self._size[0] + row)
-        return pointers(col[perm], self._size[1]), row[perm], perm
-
-    def flipped(self) -> Pattern:
-        """The transposed pattern; entry i of it is entry `transposed()[2][i]` of this one."""
-        if self._flipped is not None:
-            return self._flipped
-        if torch.compiler.is_compiling():
-            return self._flip()
-        with aside():
-            self._flipped = self._flip()
-        return self._flipped
-
-    def _flip(self) -> Pattern:
-        ptr, row, perm = self.transposed()
-        made = Pattern.sorted(torch.stack([self._indices[1][perm], row]), self._size[::-1])
-        inverse = torch.zeros_like(perm).scatter(0, perm, torch.arange(self.nnz, device=self.device))
-        # Tensors are shared, objects are not: a cycle would outlive its last user.
-        made._ptr, made._transposed = ptr, (self.ptr, self._indices[1], inverse)
-        return made
-
-    def prepare(self) -> Pattern:
-        """Builds what products need now instead of at first use (before forking workers or compiling)."""
-        if self.ndim == 2:
-            local = self.local().pattern
-            _ = local.ptr
-            local.transposed()
-        return self
-
-    def local(self) -> Local:
-        """Itself when most rows and columns are occupied, else a small pattern over those that are."""
-        if self._local is not None:
-            return self._local
-        wide = [is_wide(n, self.nnz) for n in self._size]
-        if not any(wide) or torch.compiler.is_compiling():
-            # Not kept: a pattern that refers to itself would live until the garbage collector's next round.
-            return Local(None, None, self)
-        with aside():
-            self._local = self._shrink(wide)
-        return self._local
-
-    def _shrink(self, wide: list[bool]) -> Local:
-        ids: list[Tensor | None] = []
-        index, size = [], []
-        for axis, far, n in zip(self._indices, wide, self._size, strict=True):
-            unique, inverse = torch.unique(axis, return_inverse=True) if far else (None, axis)
-            ids.append(unique)
-            index.append(inverse)
-            size.append(n if unique is None else unique.shape[0])
-        return Local(ids[0], ids[1], Pattern.sorted(torch.stack(index), size))
-
-    def segments(self, keep: tuple[int, ...]) -> Segments:
-        """Groups of entries that agree in the dimensions `keep`."""
-        found = self._segments.get(keep)
-        if found is not None:
-            return found
-        if torch.compiler.is_compiling():
-            return group(self, keep)
-        with aside():
-            self._segments[keep] = group(self, keep)
-        return self._segments[keep]
-
-    def repeat(self, count: int) -> Pattern:
-        """`count` copies down the diagonal: one product for a whole batch."""
-        if count == 1:
-            return self
-        if self._repeated is not None and self._repeated[0] == count:
-            return self._repeated[1]
-        if torch.compiler.is_compiling():
-            return self._repeat(count)
-        with aside():
-            self._repeated = (count, self._repeat(count))
-        return self._repeated[1]
-
-    def _repeat(self, count: int) -> Pattern:
-        step = torch.arange(count, device=self.device).view(1, count, 1)
-        scale = torch.tensor(self._size, device=self.device).view(-1, 1, 1)
-        size = tuple([n * count for n in self._size])
-        check_size("a batch on the diagonal", size)
-        return Pattern.sorted((self._indices[:, None] + step * scale).flatten(1), size)
 
     # As a set
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradmend.sparse.dispatch import dispatch
 from gradmend.sparse.errors import PatternError, SparseError, missing
+from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.pattern import Pattern
 
 
@@ -207,11 +208,11 @@ class SparseTensor:
 
     @property
     def H(self) -> SparseTensor:
-        return self.mH if self.ndim > 1 else self.like(_conj(self._values))
+        return self.mH if self.ndim > 1 else self.like(conj(self._values))
 
     @property
     def mH(self) -> SparseTensor:
-        return self.like(_conj(self._values)).transpose(-2, -1)
+        return self.like(conj(self._values)).transpose(-2, -1)
 
     def map(self, f: Callable[..., Tensor], *args: Any, **kwargs: Any) -> SparseTensor:
         """Any elementwise f on the stored entries: `S.map(torch.exp)`. What isn't stored stays zero."""
@@ -259,10 +260,6 @@ class SparseTensor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return make, (self.pattern, self._values, self.batch_dims)
-
-
-def _conj(x: Tensor) -> Tensor:
-    return x.conj().resolve_conj() if x.is_complex() else x
 
 
 def make(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:

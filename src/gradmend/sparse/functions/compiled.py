@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse import kernels
+from gradmend.sparse.kernels.plain import conj
 
 
 @torch.library.custom_op("gradmend::spmm", mutates_args=())
@@ -37,10 +38,6 @@ def _(ptr: Tensor, col: Tensor, tptr: Tensor, trow: Tensor, perm: Tensor, A: Ten
     return A.new_empty(col.shape[0])
 
 
-def _conj(x: Tensor) -> Tensor:
-    return x.conj().resolve_conj() if x.is_complex() else x
-
-
 def _spmm_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.flip = inputs
     ctx.save_for_backward(*tensors)
@@ -50,10 +47,10 @@ def _spmm_backward(ctx: Any, grad: Tensor) -> Any:
     *places, values, X = ctx.saved_tensors
     d_values = d_X = None
     if ctx.needs_input_grad[5]:
-        A, B = (_conj(X), grad) if ctx.flip else (grad, _conj(X))
+        A, B = (conj(X), grad) if ctx.flip else (grad, conj(X))
         d_values = sddmm(*places, A, B)
     if ctx.needs_input_grad[6]:
-        d_X = spmm(*places, _conj(values), grad, not ctx.flip)
+        d_X = spmm(*places, conj(values), grad, not ctx.flip)
     return None, None, None, None, None, d_values, d_X, None
 
 
@@ -63,8 +60,8 @@ def _sddmm_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _sddmm_backward(ctx: Any, grad: Tensor) -> Any:
     *places, A, B = ctx.saved_tensors
-    d_A = spmm(*places, grad, _conj(B), False) if ctx.needs_input_grad[5] else None
-    d_B = spmm(*places, grad, _conj(A), True) if ctx.needs_input_grad[6] else None
+    d_A = spmm(*places, grad, conj(B), False) if ctx.needs_input_grad[5] else None
+    d_B = spmm(*places, grad, conj(A), True) if ctx.needs_input_grad[6] else None
     return None, None, None, None, None, d_A, d_B
 
 

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from gradmend.sparse import kernels
 from gradmend.sparse.functions import compiled
+from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.pattern import Pattern
 
 
@@ -73,10 +74,6 @@ def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
         ptr, row, perm = pattern.transposed()
         return kernels.spmm(ptr, row, values, X, perm)
     return kernels.spmm(pattern.ptr, pattern.col, values, X)
-
-
-def conj(x: Tensor) -> Tensor:
-    return x.conj().resolve_conj() if x.is_complex() else x
 
 
 class SpMM(torch.autograd.Function):
@@ -154,8 +151,3 @@ class SDDMM(torch.autograd.Function):
         )
         out = sddmm(A.flatten(0, 1), B.flatten(0, 1), pattern.repeat(count))
         return out.unflatten(0, (count, -1)), 0
-
-
-# Function.apply works out its signature at every call, which a small product notices; the apply below it doesn't.
-_SPMM = super(torch.autograd.Function, SpMM).apply
-_SDDMM = super(torch.autograd.Function, SDDMM).apply

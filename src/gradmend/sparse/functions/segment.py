@@ -10,9 +10,9 @@ from torch import Tensor
 from gradmend.sparse import kernels
 from gradmend.sparse.functions.place import in_place_is_fine
 from gradmend.sparse.functions.primitive import apply
+from gradmend.sparse.kernels.plain import wide
 from gradmend.sparse.segments import Segments
 
-_LOW = (torch.bfloat16, torch.float16)
 _FEW = 1 << 14  # entries below which one scatter costs less than planning a pass over rows
 
 
@@ -31,7 +31,7 @@ def segment_sum(values: Tensor, segs: Segments) -> Tensor:
         values = values.long()
     if segs.groups == 1 and segs.total == 1:
         return values.sum(0, keepdim=True, dtype=values.dtype)
-    if values.dtype in _LOW:
+    if wide(values.dtype) is not values.dtype:
         return segment_sum(values.float(), segs).to(values.dtype)
     if by_kernel(values):
         return apply(SegmentSum, values, segs)

@@ -17,7 +17,7 @@ from gradmend.sparse.places import linear
 from gradmend.sparse.setops import find
 from gradmend.sparse.tensor import SparseTensor
 
-_CHUNK = 1 << 20  # indices and masks as long as the rows are read in pieces
+_CHUNK = 1 << 18  # indices and masks as long as the rows are read in pieces
 
 
 @implements("select")

@@ -14,7 +14,7 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions import solvers
 from gradmend.sparse.functions.matmul import product, sampled
-from gradmend.sparse.functions.primitive import conj
+from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.matmul import _agree
 from gradmend.sparse.functions.place import in_place_is_fine
-from gradmend.sparse.functions.primitive import apply, conj, plain
+from gradmend.sparse.functions.primitive import apply, plain
 from gradmend.sparse.kernels import gustavson
-from gradmend.sparse.kernels.plain import wide
+from gradmend.sparse.kernels.plain import conj, wide
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.places import aside, check_size, order_of
 from gradmend.sparse.tensor import SparseTensor, make

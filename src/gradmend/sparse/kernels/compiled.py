@@ -17,7 +17,7 @@ from gradmend.sparse.kernels.lanes import Decorator, dot, fill, fma, get, load, 
 inlined: Decorator = numba.njit(nogil=True, inline="always")
 kept_on_disk: Decorator = numba.njit(nogil=True, cache=True)
 Kernel = Callable[..., None]
-_AHEAD = 32
+_AHEAD = 16
 
 
 @inlined

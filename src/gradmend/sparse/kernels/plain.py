@@ -24,6 +24,11 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
+def conj(x: Tensor) -> Tensor:
+    """The conjugate, written out: kernels read memory as it lies."""
+    return x.conj().resolve_conj() if x.is_complex() else x
+
+
 @cache
 def _quiet_csr() -> None:
     """PyTorch calls CSR beta once a process, in a warning that is no user's concern here."""
@@ -94,7 +99,7 @@ def sddmm(crow: Tensor, col: Tensor, A: Tensor, B: Tensor, row: Tensor | None = 
 
 def _dots(A: Tensor, B: Tensor, row: Tensor, col: Tensor) -> Tensor:
     a, b, dtype = A.index_select(0, row), B.index_select(0, col), A.dtype
-    if dtype in (torch.bfloat16, torch.float16):
+    if wide(dtype) is not dtype:
         return (a.float() * b.float()).sum(1).to(dtype)
     return a.mul_(b).sum(1) if not _records(A, B) else (a * b).sum(1)
 

@@ -1,0 +1,165 @@
+"""What products and reductions need to know of a pattern, worked out at first use and kept with it.
+
+Inside torch.compile nothing is kept: what is built there belongs to the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.places import Size, aside, check_size, is_wide, linear, order_of, pointers
+from gradmend.sparse.segments import Segments, group
+
+if TYPE_CHECKING:
+    from gradmend.sparse.pattern import Pattern
+
+T = TypeVar("T")
+
+
+class Local(NamedTuple):
+    """A pattern reduced to its occupied rows and columns, so that nothing is as long as the rows."""
+
+    row_ids: Tensor | None
+    col_ids: Tensor | None
+    pattern: Pattern
+
+
+class Views:
+    """The other half of Pattern: everything that follows from its sorted indices and its size."""
+
+    _indices: Tensor
+    _size: Size
+
+    if TYPE_CHECKING:
+        sorted: Callable[[Tensor, Any], Pattern]
+
+    def _no_views(self) -> None:
+        self._keys: Tensor | None = None
+        self._ptr: Tensor | None = None
+        self._axes: tuple[Tensor, ...] | None = None
+        self._transposed: tuple[Tensor, Tensor, Tensor] | None = None
+        self._flipped: Pattern | None = None
+        self._local: Local | None = None
+        self._repeated: tuple[int, Pattern] | None = None
+        self._segments: dict[tuple[int, ...], Segments] = {}
+
+    def _keep(self, name: str, build: Callable[[], T]) -> T:
+        if torch.compiler.is_compiling():
+            return build()
+        with aside():
+            made = build()
+        setattr(self, name, made)
+        return made
+
+    def keys(self) -> Tensor:
+        """[nnz], the linear number of each place, ascending."""
+        if self._keys is not None:
+            return self._keys
+        return self._keep("_keys", lambda: linear(self._indices, self._size))
+
+    @property
+    def ptr(self) -> Tensor:
+        """[rows + 1]; as long as the rows, so hypersparse patterns go through `local()` first."""
+        if self._ptr is not None:
+            return self._ptr
+        return self._keep("_ptr", lambda: pointers(self._indices[0], self._size[0]))
+
+    @property
+    def axes(self) -> tuple[Tensor, ...]:
+        """A vector of places per dimension, kept: taking a row of a tensor costs a fifth of a small product."""
+        if self._axes is not None:
+            return self._axes
+        return self._keep("_axes", lambda: self._indices.unbind(0))
+
+    @property
+    def row(self) -> Tensor:
+        return self.axes[0]
+
+    @property
+    def col(self) -> Tensor:
+        return self.axes[1]
+
+    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(ptr, row, perm) by columns: entry `perm[i]` of this pattern is the i-th of the transposed one."""
+        if self._transposed is not None:
+            return self._transposed
+        return self._keep("_transposed", self._transpose)
+
+    def _transpose(self) -> tuple[Tensor, Tensor, Tensor]:
+        row, col = self._indices
+        perm = order_of(col * self._size[0] + row)
+        return pointers(col[perm], self._size[1]), row[perm], perm
+
+    def flipped(self) -> Pattern:
+        """The transposed pattern; entry i of it is entry `transposed()[2][i]` of this one."""
+        if self._flipped is not None:
+            return self._flipped
+        return self._keep("_flipped", self._flip)
+
+    def _flip(self) -> Pattern:
+        ptr, row, perm = self.transposed()
+        made = self.sorted(torch.stack([self._indices[1][perm], row]), self._size[::-1])
+        places = torch.arange(perm.shape[0], device=perm.device)
+        inverse = torch.zeros_like(perm).scatter(0, perm, places)
+        # Tensors are shared, objects are not: a cycle would outlive its last user.
+        made._ptr, made._transposed = ptr, (self.ptr, self._indices[1], inverse)
+        return made
+
+    def local(self) -> Local:
+        """Itself when most rows and columns are occupied, else a small pattern over those that are."""
+        if self._local is not None:
+            return self._local
+        wide = [is_wide(n, self._indices.shape[1]) for n in self._size]
+        if not any(wide) or torch.compiler.is_compiling():
+            # Not kept: a pattern that refers to itself would live until the garbage collector's next round.
+            return Local(None, None, self)  # type: ignore[arg-type]
+        return self._keep("_local", lambda: self._shrink(wide))
+
+    def _shrink(self, wide: list[bool]) -> Local:
+        ids: list[Tensor | None] = []
+        index, size = [], []
+        for axis, far, n in zip(self._indices, wide, self._size, strict=True):
+            unique, inverse = torch.unique(axis, return_inverse=True) if far else (None, axis)
+            ids.append(unique)
+            index.append(inverse)
+            size.append(n if unique is None else unique.shape[0])
+        return Local(ids[0], ids[1], self.sorted(torch.stack(index), size))
+
+    def prepare(self) -> Pattern:
+        """Builds what products need now instead of at first use (before forking workers or compiling)."""
+        if len(self._size) == 2:
+            local = self.local().pattern
+            _ = local.ptr
+            local.transposed()
+        return self  # type: ignore[return-value]
+
+    def segments(self, keep: tuple[int, ...]) -> Segments:
+        """Groups of entries that agree in the dimensions `keep`."""
+        found = self._segments.get(keep)
+        if found is not None:
+            return found
+        if torch.compiler.is_compiling():
+            return group(self, keep)  # type: ignore[arg-type]
+        with aside():
+            self._segments[keep] = group(self, keep)  # type: ignore[arg-type]
+        return self._segments[keep]
+
+    def repeat(self, count: int) -> Pattern:
+        """`count` copies down the diagonal: one product for a whole batch."""
+        if count == 1:
+            return self  # type: ignore[return-value]
+        if self._repeated is not None and self._repeated[0] == count:
+            return self._repeated[1]
+        return self._keep("_repeated", lambda: (count, self._repeat(count)))[1]
+
+    def _repeat(self, count: int) -> Pattern:
+        device = self._indices.device
+        step = torch.arange(count, device=device).view(1, count, 1)
+        scale = torch.tensor(self._size, device=device).view(-1, 1, 1)
+        size = tuple([n * count for n in self._size])
+        check_size("a batch on the diagonal", size)
+        return self.sorted((self._indices[:, None] + step * scale).flatten(1), size)
