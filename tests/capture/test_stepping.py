@@ -13,6 +13,12 @@ from gradmend.capture import stepping
 from gradmend.capture.taps import switch
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test runner has threads of its own, and beside other threads the taps stay on."""
+    monkeypatch.setattr(stepping.threading, "active_count", lambda: 1)
+
+
 def _is_tapped(name: str) -> bool:
     return name in vars(torch.Tensor)
 
@@ -74,6 +80,15 @@ def test_a_live_save_keeps_them_on_and_the_step_is_found() -> None:
         with pytest.raises(gradmend.ConflictError):
             later.backward()
     assert [c.rule for c in session.conflicts] == ["GM104"]
+
+
+def test_beside_another_thread_they_stay_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping.threading, "active_count", lambda: 2)
+    model = _model(12)
+    optimizer = Looking(model.parameters(), lr=0.1)
+    with gradmend.watch():
+        _train(model, optimizer)
+        assert optimizer.tapped
 
 
 def test_a_step_that_raised_is_over_at_the_next_save() -> None:
