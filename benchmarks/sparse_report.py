@@ -103,7 +103,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
         axis.invert_yaxis()
         axis.set_xscale("log")
         axis.set_xlim(0.5, max(ratio) * 2.2)
-        ticks = [t for t in (1, 2, 5, 10, 20, 50, 100, 200) if t < max(ratio) * 2]
+        steps = (1, 2, 5, 10, 20) if max(ratio) < 20 else (1, 10, 100, 1000)
+        ticks = [t for t in steps if t < max(ratio) * 2]
         axis.set_xticks(ticks, [f"{t}x" for t in ticks], fontsize=7)
         axis.minorticks_off()
         axis.axvline(1, color="#2a9d5c", linewidth=0.8)
