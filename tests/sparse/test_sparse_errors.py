@@ -122,3 +122,16 @@ def test_the_docs_table_has_no_failure_of_ours() -> None:
     assert len(rows) == 106
     ours = [row[-1].rstrip(" |") for row in rows]
     assert set(ours) == {"ok", "dense"} and ours.count("dense") == 3
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("other", [lambda A: A.to_sparse(), lambda A: A.to_sparse_csr()], ids=["COO", "CSR"])
+@pytest.mark.parametrize(
+    "op",
+    [lambda S, A: S @ A, lambda S, A: A @ S, lambda S, A: S * A, lambda S, A: S + A, lambda S, A: A * S],
+    ids=["S @ A", "A @ S", "S * A", "S + A", "A * S"],
+)
+def test_torchs_own_sparse_tensors_are_to_be_converted(op: Any, other: Any, grad: bool) -> None:
+    S = SparseTensor(Pattern([[0, 1], [1, 0]], (2, 2)).prepare(), torch.ones(2, requires_grad=grad))
+    with pytest.raises(SparseError, match=r"SparseTensor\.from_torch"):
+        op(S, other(torch.eye(2)))

@@ -56,3 +56,10 @@ def missing(name: str) -> MissingError:
             f"and keep what it returns."
         )
     return MissingError(str(unsupported(f"S.{name}")))
+
+
+def torchs_own() -> SparseError:
+    return SparseError(
+        "one operand is a SparseTensor and the other is one of torch's own sparse tensors: convert that one with "
+        "SparseTensor.from_torch(A)."
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import SparseError, torchs_own
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
@@ -20,6 +20,8 @@ def is_number(x: Any) -> bool:
 
 def at_entries(S: SparseTensor, X: Tensor) -> Tensor:
     """X, broadcast as usual, at the entries of S: something that goes with S.values()."""
+    if X.layout is not torch.strided:
+        raise torchs_own()
     shape, extra = tuple(S.shape), S.ndim - X.dim()
     if extra < 0:
         raise SparseError(
@@ -57,6 +59,8 @@ def pick(X: Tensor, pattern: Pattern, lead: int = 0) -> Tensor:
 
 def add_to_dense(S: SparseTensor, X: Tensor) -> Tensor:
     """S + X for an X of S's shape: the values are added to a copy of X."""
+    if X.layout is not torch.strided:
+        raise torchs_own()
     n, lead = S.pattern.ndim, S.batch_dims
     values = S.values()
     dtype = torch.promote_types(values.dtype, X.dtype)

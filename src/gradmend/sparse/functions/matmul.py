@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradmend.sparse import dynamo
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import SparseError, torchs_own
 from gradmend.sparse.functions.place import add_into, put
 from gradmend.sparse.functions.primitive import sddmm, spmm
 from gradmend.sparse.functions.quick import bare_product
@@ -222,6 +222,8 @@ def _whole_numbers(pattern: Pattern, values: Tensor, X: Tensor, flip: bool) -> T
 
 def _agree(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Autocast as torch.mm does; otherwise dtypes must be equal, as torch.mm asks."""
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        raise torchs_own()
     kind = a.device.type
     if torch.is_autocast_enabled(kind) and a.is_floating_point() and b.is_floating_point():
         low = torch.get_autocast_dtype(kind)

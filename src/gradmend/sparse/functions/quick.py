@@ -31,6 +31,8 @@ def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
     shape = X.shape
+    if X.layout is not torch.strided:
+        return None
     if len(shape) != 2 or len(pattern._size) != 2 or shape[0] != pattern._size[1]:
         return None
     if torch._C._is_any_autocast_enabled() or pattern._local is not None or X.device != values.device:
