@@ -82,6 +82,31 @@ def test_no_proof_exits_1_and_changes_nothing(tmp_path: Path) -> None:
     assert script.read_text() == before
 
 
+CARRIED = """import torch
+
+torch.manual_seed(0)
+cell = torch.nn.RNNCell(2, 3)
+opt = torch.optim.SGD(cell.parameters(), lr=0.1)
+h = torch.zeros(4, 3)
+for step in range(2):
+    h = cell(torch.ones(4, 2), h)
+    opt.zero_grad()
+    h.pow(2).sum().backward()
+    opt.step()
+"""
+
+
+def test_unproven_is_written_only_when_asked(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(CARRIED)
+    shown = gradmend(tmp_path, "--write", "main.py")
+    assert shown.returncode == 1 and "ambiguous" in shown.stdout and "nothing was changed" in shown.stdout
+    assert "+    h = h.detach()" in shown.stdout and script.read_text() == CARRIED
+    forced = gradmend(tmp_path, "--write", "--unsafe", "main.py")
+    assert forced.returncode == 1 and "written because of --unsafe" in forced.stdout
+    assert script.read_text() == CARRIED.replace(".backward()\n", ".backward()\n    h = h.detach()\n")
+
+
 def test_ctrl_c_cleans_up(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("import time\ntime.sleep(120)\n")
     env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}

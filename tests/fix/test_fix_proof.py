@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from fix_trials import Make
 
+from gradmend.fix.facts import from_json
 from gradmend.fix.plan import Plan
-from gradmend.fix.proof.compare import compare, same_words
+from gradmend.fix.proof.compare import Verdict, compare, same_words
 from gradmend.fix.proof.judge import Judge, measure
 
 HEAD = """
@@ -70,6 +71,46 @@ def test_differences_equal_the_gradient_and_catch_a_wrong_one(runner: Make) -> N
     assert not wrong.same and "off the differences" in wrong.why
 
 
+STEPS = HEAD + (
+    "w = torch.nn.Parameter(torch.randn(3, 3))\nopt = torch.optim.Adam([w], lr=0.1)\n"
+    "for step in range(3):\n    h = torch.sin(x @ w)\n    {}\n    loss = (h * h.detach() + h).sum()\n"
+    "    opt.zero_grad()\n    loss.backward()\n    opt.step()\n"
+)
+
+
+def test_differences_judge_later_calls_from_equal_parameters(runner: Make) -> None:
+    hidden = "h.data.masked_fill_(h < 0, 0.0)"
+    original = runner(STEPS.format(hidden))
+    slopes = measure(original, {})
+    assert not isinstance(slopes, str)
+    name = str(original.scratch.script)
+
+    def verdict(line: str) -> Verdict:
+        edited = {name: STEPS.format(line).encode()}
+        trial = original.run(edited, "plain")
+        return Judge(original, "differences", None, original.run({}, "plain"), slopes).final(trial, edited)
+
+    good = verdict("h = h.masked_fill(h < 0, 0.0)")
+    assert good.same and (good.calls, good.of) == (3, 3)
+    late = verdict(
+        "h = h.masked_fill(h < 0, 0.0) if step < 1 else h.masked_fill(h < 0, 0.0) * 1 + 0 * h.exp()"
+    )
+    assert late.same
+    cut = verdict("h = h.masked_fill(h < 0, 0.0) if step < 1 else (h - h.detach() * (h < 0))")
+    assert not cut.same and "in backward call 2" in cut.why
+    other = verdict("h = h.masked_fill(h < 0, 0.0 if step < 1 else 0.5)")
+    assert not other.same and "in backward call 2: it changes the loss" in other.why
+
+
+def test_an_array_that_edits_the_graph_is_no_stop(runner: Make) -> None:
+    source = HEAD + "h = torch.tanh(x @ w)\n{}\nloss = (h * h.detach()).sum()\nloss.backward()\n"
+    slopes = measure(runner(source.format("a = h.detach().numpy()\na *= 2")), {})
+    assert not isinstance(slopes, str)
+    good = runner(source.format("h = h * 2"))
+    plain = good.run({}, "plain")
+    assert Judge(good, "differences", None, plain, slopes).final(plain, {}).same
+
+
 def test_differences_of_a_refused_forward(runner: Make) -> None:
     body = "a, b = (x @ w).chunk(2)\n{}\nloss = (a * b).sum()\nloss.backward()\n"
     slopes = measure(runner(HEAD + body.format("a *= 3")), {})
@@ -103,6 +144,19 @@ def test_nondeterminism_is_told(plan: Callable[[str], Plan]) -> None:
 def test_a_program_that_asks_for_input(plan: Callable[[str], Plan]) -> None:
     found = plan("n = int(input('size? '))\n")
     assert found.status == "stuck" and "asks for input" in found.message
+
+
+def test_a_sparse_error_is_told_in_one_line(plan: Callable[[str], Plan]) -> None:
+    found = plan(
+        "import torch\nA = torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (2, 2))\nA.values().sum()\n"
+    )
+    assert found.status == "stuck" and found.message.startswith("GM301") and "main.py:3" in found.message
+    assert "coalesce()" in found.message and "\n" not in found.message
+
+
+def test_only_the_second_backward_rule_is_a_second_backward() -> None:
+    assert from_json({"rule": "GM131", "message": "twice"}).second
+    assert not from_json({"rule": "GM301", "message": "uncoalesced"}).second
 
 
 def test_a_program_that_fails_otherwise(plan: Callable[[str], Plan]) -> None:
