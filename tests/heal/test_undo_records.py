@@ -163,3 +163,37 @@ def test_the_session_tells_what_was_paid() -> None:
     assert session.outcome == "healed"
     assert conflict.healed_bytes == 10 * ITEM
     assert conflict.times == 1
+
+
+def _square(y: torch.Tensor) -> torch.Tensor:
+    return y.mul_(y)
+
+
+def _row_by_row(y: torch.Tensor) -> torch.Tensor:
+    y[1] *= y[0]
+    return y
+
+
+def _by_itself_turned(y: torch.Tensor) -> torch.Tensor:
+    return y.mul_(y.flip(0))
+
+
+@pytest.mark.parametrize("write", [_square, _row_by_row, _by_itself_turned])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_an_op_that_saves_what_it_overwrites(
+    write: Callable[[torch.Tensor], torch.Tensor], keeps: bool
+) -> None:
+    """Whether or not anything else saved that memory before."""
+    x = torch.tensor([0.3, 0.5], dtype=torch.float64, requires_grad=True)
+
+    def made() -> torch.Tensor:
+        return x.exp() if keeps else x.sin()
+
+    with gradmend.heal():
+        write(made()).sum().backward()
+    assert x.grad is not None
+    healed, x.grad = x.grad, None
+    y = made()
+    meant = {_square: y * y, _row_by_row: torch.stack([y[0], y[1] * y[0]]), _by_itself_turned: y * y.flip(0)}
+    meant[write].sum().backward()
+    assert torch.equal(healed, x.grad)

@@ -11,7 +11,7 @@ import torch
 
 from gradmend.capture.regions import Layout, LayoutIndex, layout_of
 from gradmend.capture.sites import Raw
-from gradmend.heal.undo import UndoLog
+from gradmend.heal.undo import Record, UndoLog
 
 if TYPE_CHECKING:
     from gradmend.capture.ledger import Scope
@@ -128,8 +128,13 @@ class Counter:
         return now > before
 
 
+class _NoUndo(UndoLog):
+    def add(self, record: Record) -> None:
+        raise AssertionError("a Record for a storage that was not settled")
+
+
 # What a storage has until it is first written: most never are.
-_NO_INDEX, _NO_UNDO = LayoutIndex(), UndoLog()
+_NO_INDEX, _NO_UNDO = LayoutIndex(), _NoUndo()
 
 
 class Timeline:
@@ -147,7 +152,7 @@ class Timeline:
         self.fresh: list[weakref.ref[Entry]] = []  # not yet indexed: most storages are never written
         self.index = _NO_INDEX
         self.counters: list[Counter] = []
-        self.undo = _NO_UNDO
+        self.undo: UndoLog = _NO_UNDO
         self.log: list[Written] = []
         self.last = -1  # the tick of the last Write
         self.newest = 0  # the tick of the last Save
@@ -160,6 +165,9 @@ class Timeline:
         self.fresh.append(ref)
         if entry.tick > self.newest:
             self.newest = entry.tick
+
+    def unsettled(self) -> bool:
+        return bool(self.fresh or self.gone) or self.undo is _NO_UNDO
 
     def settle(self) -> None:
         """Index the Saves made since the last Write, and find the version counter of each."""

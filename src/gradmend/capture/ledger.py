@@ -17,16 +17,16 @@ import torch
 
 from gradmend.capture import escapes
 from gradmend.capture.entries import Death, Entry, Timeline, Written
-from gradmend.capture.regions import Layout, layout_of, physical
+from gradmend.capture.keeping import keep
+from gradmend.capture.regions import layout_of
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.verdict import Finding, Policy, Scope, judge
 from gradmend.errors import BudgetError
-from gradmend.heal.undo import Elements, Record, UndoLog, take
+from gradmend.heal.undo import Elements, Record, UndoLog
 
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _MOST_DEAD = 512  # Saves buried at once; a Write buries them too
 _MOST_FRESH = 1024  # Saves, most of them dead, before somebody looks
 
@@ -46,9 +46,8 @@ def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
 class Ledger:
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
-        self.fresh: deque[weakref.ref[Entry]] = (
-            deque()
-        )  # not yet in a timeline: most die before a Write comes
+        # Saves not yet in a timeline: most die before a Write comes.
+        self.fresh: deque[weakref.ref[Entry]] = deque()
         self.awake: set[str] = set()  # holds "saves" while a Save lives
         self.dead: deque[Death] = deque()
         self._clock = itertools.count(1)
@@ -208,67 +207,16 @@ class Ledger:
         how: str,
         aliased: bool,
     ) -> tuple[Timeline, Written, list[int]]:
-        if timeline.fresh or timeline.gone:
+        if timeline.unsettled():
             timeline.settle()
         layout = layout_of(t)
         written = Written(next(self._clock), op, raw, layout, how)
         if shift:
             written.layout = layout.shifted(shift)
             elements = None
-        if how == "data":
-            self._keep(timeline, t, written, elements, aliased)
-        return timeline, written, [c.carrier._version for c in timeline.counters]
-
-    def _keep(
-        self, timeline: Timeline, t: torch.Tensor, written: Written, elements: Elements | None, aliased: bool
-    ) -> None:
-        """Keep the old bytes that a live Save needs, in the cheapest of the ways that cover them."""
-        layout, undo, index = written.layout, timeline.undo, timeline.index
-        if layout in index or aliased:
-            # The commonest by far: a Save of just what is being overwritten.
-            if not aliased and undo.hides(layout, timeline.newest):
-                return
-            view = physical(_detach(t)) if type(t) in _PLAIN else None
-            record = take(_storage_of(t), written, layout, elements, view)
-            undo.add(record)
-            written.kept = record.nbytes
-        elif layout.lo >= index.hi or layout.hi <= index.lo:
-            return
-        else:
-            self._keep_met(timeline, t, written, elements)
-        if _any_budget:
+        if how == "data" and keep(timeline, t, written, elements, aliased) and _any_budget:
             self._check_budget(timeline, written)
-
-    def _keep_met(
-        self, timeline: Timeline, t: torch.Tensor, written: Written, elements: Elements | None
-    ) -> None:
-        layout, undo = written.layout, timeline.undo
-        met: list[Layout] = []
-        total, lo, hi = 0, layout.hi, layout.lo
-        for other in timeline.index.meeting(layout):
-            met.append(other)
-            total += other.nbytes
-            lo, hi = max(min(lo, other.lo), layout.lo), min(max(hi, other.hi), layout.hi)
-            if elements is not None or (total >= layout.nbytes and (lo, hi) == (layout.lo, layout.hi)):
-                break
-        if not met:
-            return
-        if elements is not None or min(total, hi - lo if layout.dense else total) >= layout.nbytes:
-            regions = [layout]
-        elif layout.dense and hi - lo <= total:
-            regions = [Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)]
-        else:
-            regions = met
-        # A numpy round trip lies over the same bytes in a storage of its own.
-        storage = _storage_of(t)
-        if storage._cdata != timeline.key:
-            storage = _storage_of(timeline.entries()[0].handle)
-        grown = undo.nbytes
-        with torch.no_grad():
-            for region in regions:
-                if not undo.hides(region, timeline.newest):
-                    undo.add(take(storage, written, region, elements))
-        written.kept = undo.nbytes - grown
+        return timeline, written, [c.carrier._version for c in timeline.counters]
 
     def _check_budget(self, timeline: Timeline, written: Written) -> None:
         budget = min((b for e in timeline.entries() if (b := e.scope.budget) is not None), default=None)
