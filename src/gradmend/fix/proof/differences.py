@@ -85,6 +85,8 @@ class Nudge(TorchDispatchMode):
             return
         if id(tensor) in self.leaves or not tensor.is_floating_point():
             return
+        if tensor._is_view() and tensor._base is not None and tensor._base.requires_grad:
+            return  # a view taken of a leaf without grad mode passes for a leaf too (2.13): its base is the one
         known = self.parameters.get(id(tensor))
         others = sum(not name.startswith("parameter") for name, _ in self.leaves.values())
         name = f"parameter {known[0]}" if known is not None else f"leaf {others}"
