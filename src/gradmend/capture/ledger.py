@@ -159,7 +159,7 @@ class Ledger:
             with self._lock:
                 self._busy = True
                 try:
-                    token.append(self._enter(*found, t, op, raw, elements, how, aliased))
+                    token.append(self._enter(found[0], found[1], t, op, raw, elements, how, aliased))
                 finally:
                     self._busy = False
         return token

@@ -82,10 +82,15 @@ def setitem(original: Func) -> Func:
         if "saves" in _awake:
             token = hub.LEDGER.before("__setitem__", (target,), some)
         edited = edits.before("__setitem__", (self,), region=None if target is self else target)
-        pending = None
-        if token is not None or edited is not None or hub.listeners:
-            pending = hub.Pending("__setitem__", (target,), token, "data", edited)
-        _carry(pending, call, (self, key, value))
+        try:
+            call(self, key, value)
+        finally:
+            if edited is not None:
+                edits.after(edited)
+            if token is not None:
+                hub.LEDGER.after(token)
+            if hub.listeners:
+                hub.told("__setitem__", (target,), "data")
 
     return _dress(tap, original)
 
