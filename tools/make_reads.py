@@ -39,6 +39,7 @@ SECONDS = 120  # of processor time, so that a busy machine draws the same conclu
 PATIENCE = 10 * SECONDS  # on the clock, for one that sleeps
 
 Seen = dict[str, Any]
+Condition = dict[str, Any]
 
 # Nodes of devices that this machine may lack. Their backward takes a `training` flag and, in training, works from
 # the batch statistics it saved itself; outside training it refuses to run.
@@ -48,14 +49,28 @@ BY_SOURCE = {
 }
 
 
+# By which of its plain values a node's backward branches (FunctionsManual.cpp, and the kernels it calls). Under which
+# of their values a slot goes unread is measured; other values that part the samples do so by chance.
+DECIDES = {
+    "AngleBackward0": ("complex_0",),
+    "CdistBackward0": ("p",),
+    "DivBackward2": ("rounding_mode",),
+    "GridSampler2DBackward0": ("interpolation_mode",),
+    "GridSampler3DBackward0": ("interpolation_mode",),
+    "IndexReduceBackward0": ("reduce",),
+    "LinalgSlogdetBackward0": ("complex_0",),
+    "LinalgVectorNormBackward0": ("ord",),
+    "RreluWithNoiseBackward0": ("training", "lower", "upper"),
+    "ScatterReduceBackward0": ("reduce",),
+    "SgnBackward0": ("complex_0",),
+}
+
+
 def of_op(op: Any) -> Iterator[Seen]:
-    torch.manual_seed(0)
     for dtype in (torch.float64, torch.complex128, torch.float32):
         if dtype not in op.supported_backward_dtypes("cpu"):
             continue
-        samples = list(op.sample_inputs("cpu", dtype, requires_grad=True))
-        random.Random(0).shuffle(samples)
-        for sample in samples[:SAMPLES]:
+        for sample in _samples(op, dtype):
             for given, args, kwargs, leaves in variants(sample.input, sample.args, sample.kwargs):
                 if not leaves:
                     continue
@@ -67,6 +82,17 @@ def of_op(op: Any) -> Iterator[Seen]:
                     yield from observe(call, leaves)
                 except (RuntimeError, TypeError, ValueError, IndexError):
                     continue  # this sample has no gradient in this variant
+
+
+def _samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
+    """As many as there are, up to SAMPLES; of an op with only a few, other values of the same."""
+    for seed in range(ENOUGH // 2):
+        torch.manual_seed(seed)
+        samples = list(op.sample_inputs("cpu", dtype, requires_grad=True))
+        random.Random(seed).shuffle(samples)
+        yield from samples[:SAMPLES]
+        if len(samples) >= ENOUGH // 2:
+            return
 
 
 def of_program(program: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]]) -> Iterator[Seen]:
@@ -122,44 +148,59 @@ def conclude(observations: list[Seen]) -> dict[str, dict[str, Any]]:
         groups[seen["node"], seen["slot"]].append(seen)
     table: dict[str, dict[str, Any]] = {}
     for (node, slot), group in sorted(groups.items()):
-        when = [c for c in unread_when(group) if not contradicts(node, slot, c)]
+        when = [c for c in unread_when(node, group) if not contradicts(node, slot, c, group)]
         if when:
             table.setdefault(node, {})[slot] = "always" if when == [{}] else when
     return table
 
 
-def unread_when(group: list[Seen]) -> list[dict[str, bool]]:
-    if not any(s["read"] for s in group):
-        return [_and_double({}, group)] if len(group) >= ENOUGH else []
-    # A gradient that nobody asks for, or BatchNorm's flag: other flags that part the samples do so by chance.
-    names = {f for s in group for f in s["features"]}
-    chances = [{n: False} for n in sorted(names) if n.startswith("needs_")]
+def unread_when(node: str, group: list[Seen]) -> list[Condition]:
+    names = DECIDES.get(node, ())
+    # A gradient of zeros shows nothing, unless zeros are all that a branch known to us has to say.
+    telling = group if names else [s for s in group if not s["zero"]]
+    if not telling:
+        return []
+    if not names and not any(s["read"] for s in telling):
+        return [_and_double({}, telling)] if len(telling) >= ENOUGH else []
+    # A gradient that nobody asks for, BatchNorm's flag, or what decides by the source.
+    chances: list[Condition] = [
+        {n: False} for n in sorted({f for s in group for f in s["features"]}) if n.startswith("needs_")
+    ]
     if group[0]["slot"].startswith("running_"):
         chances.append({"training": True})
-    found = []
+    if names:
+        met = {tuple(s["features"].get(n, "?") for n in names) for s in group}
+        chances += [dict(zip(names, values, strict=True)) for values in sorted(met, key=repr)]
+    chances += _missing(group)
+    found: list[Condition] = []
     for chance in chances:
-        part = [s for s in group if chance.items() <= s["features"].items()]
+        part = [s for s in telling if _holds(chance, s)]
+        if set(chance) != set(names):
+            part = [s for s in part if not s["zero"]]
         if len(part) >= ENOUGH and not any(s["read"] for s in part):
             found.append(_and_double(chance, part))
     return found
 
 
-def contradicts(node: str, slot: str, condition: dict[str, bool]) -> bool:
+def contradicts(node: str, slot: str, condition: Condition, group: list[Seen]) -> bool:
     """Does the formula itself leave room for a read that no sample showed?
 
     Trusted are formulas that give the slot to a hand-written ..._backward(), which may take it for its shape.
     A formula that computes with the slot in plain sight reads it, if only for some values; one that has several
-    output gradients was not seen with all of them; and the backward of a backward was seen too seldom.
+    output gradients must have been seen with each alone and with all; the backward of a backward was seen too
+    seldom; and oneDNN chooses its kernels by the processor, so that one machine shows nothing about another.
     """
     entry = by_node().get(node)
-    if entry is None or "backward" in entry.op:
+    if entry is None or "backward" in entry.op or entry.op.startswith("mkldnn"):
         return True
     inputs = [name for name in entry.tensors if any(name in f.inputs for f in entry.formulas)]
     idle = {inputs[int(k[6:])] for k, v in condition.items() if k.startswith("needs_") and not v}
     for formula in entry.readers(slot):
         if set(formula.inputs) <= idle:
             continue  # nobody asks for this gradient
-        if re.search(r"\bgrads\[|\bgrad_(?!input_mask)\w+", formula.text):
+        several = set(re.findall(r"\bgrads\[\d+\]|\bgrad_(?!input_mask)\w+", formula.text))
+        missing = sum(k.startswith("arrives_") for k in condition)
+        if several and not _all_arrived(group, condition, len(several) - missing):
             return True
         rest = re.sub(
             rf"\b(?:expand_as|reshape_as)\({slot}\)|\bat::{slot}\(|\b{slot}\.(?:dim|sym_size)\(",
@@ -172,7 +213,32 @@ def contradicts(node: str, slot: str, condition: dict[str, bool]) -> bool:
     return False
 
 
-def _and_double(condition: dict[str, bool], part: list[Seen]) -> dict[str, bool]:
+def _holds(condition: Condition, seen: Seen) -> bool:
+    arrived = {f"arrives_{i}": came for i, came in enumerate(seen["arrived"])}
+    return condition.items() <= {**seen["features"], **arrived}.items()
+
+
+def _missing(group: list[Seen]) -> list[Condition]:
+    """For each set of outputs that were seen to get no gradient: that they get none."""
+    patterns = {tuple(s["arrived"]) for s in group}
+    ever = [i for i in range(max(map(len, patterns))) if any(i < len(p) and p[i] for p in patterns)]
+    found = {tuple(i for i in ever if not p[i]) for p in patterns if any(p)}
+    # The fewer are missing, the more the condition covers.
+    return [
+        {f"arrives_{i}": False for i in outs} for outs in sorted(found, key=lambda o: (len(o), o)) if outs
+    ]
+
+
+def _all_arrived(group: list[Seen], condition: Condition, outputs: int) -> bool:
+    """Was the node seen, under this condition, with a gradient for each of its outputs alone, and for all of them?"""
+    plain = {k: v for k, v in condition.items() if k != "grad_mode"}
+    met = [tuple(s["arrived"]) for s in group if _holds(plain, s)]
+    ever = {i for pattern in met for i, came in enumerate(pattern) if came}
+    patterns = {frozenset(i for i, came in enumerate(p) if came) for p in met}
+    return len(ever) == outputs and {frozenset(ever), *(frozenset({i}) for i in ever)} <= patterns
+
+
+def _and_double(condition: Condition, part: list[Seen]) -> Condition:
     """Unread by a backward that is itself recorded too? Else the condition holds for plain backward only."""
     known = [s["read_twice"] for s in part if s["read_twice"] is not None]
     if len(known) >= ENOUGH and not any(known):

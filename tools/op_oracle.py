@@ -135,12 +135,17 @@ class _Child:
 
 def faults(trials: Iterable[Row]) -> list[Row]:
     """Trials that must not be: healed to another gradient, stopped without need, silent where backward is harmed."""
-    return [t for t in trials if t["heal"] != "right" or (t["reads"] and t["watch"] == "runs")]
+    return [t for t in trials if t["heal"] != "right" or (t["used"] and t["watch"] == "runs")]
 
 
 def alarms(trials: Iterable[Row]) -> list[Row]:
-    """watch() stopped, yet no overwriting that we tried changed a gradient: read without effect, or a false alarm."""
-    return [t for t in trials if t["watch"] == "raises" and not t["reads"]]
+    """watch() stopped, yet nothing that we wrote there changed what any node of backward computes."""
+    return [t for t in trials if t["watch"] == "raises" and not t["used"]]
+
+
+def unfelt(trials: Iterable[Row]) -> list[Row]:
+    """watch() stopped: a node computes something else, which no gradient of this sample shows."""
+    return [t for t in trials if t["watch"] == "raises" and t["used"] and not t["reads"]]
 
 
 def recorded(files: Sequence[Path]) -> Iterator[tuple[Job, list[Row], str]]:

@@ -2,13 +2,14 @@
 
 A trial is one sample, one tensor of its inputs or outputs, one way to write to it. The op runs on non-leaf inputs, the
 tensor is overwritten, then backward runs. Whether backward reads the tensor is found out by experiment: let backward
-use overwritten values (hooks that keep no copy switch PyTorch's check off) and see if any gradient changes.
+use overwritten values (hooks that keep no copy switch PyTorch's check off) and see if any gradient changes, or at least
+what one node of the graph hands to the next: a factor of zero further down may hide it from the gradient.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,7 +23,9 @@ from gradmend.model import Conflict, Save, Site, TensorInfo
 from gradmend.story import linking
 
 WAYS = ("whole", "slice", "view", "data")
+VALUES = 7  # other values to try in a tensor's place
 Gradients = list[torch.Tensor | None]
+Effect = tuple[bool, bool]  # Trial.reads, Trial.used
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Trial:
     target: str  # "input 0", "output 1", "all"
     way: str
     reads: bool  # backward gives another gradient when it sees an overwritten value
+    used: bool  # some node of backward computes something else with it, whether or not a gradient tells
     plain: str  # "raises", "right", "silently wrong"
     watch: str  # "raises", "runs"
     heal: str  # "right", "wrong", "stops"
@@ -76,15 +80,17 @@ def _of_sample(op: Any, dtype: torch.dtype, number: int, sample: Any) -> list[Tr
     for target in program.targets:
         if not program.can_write(target):
             continue
-        reads = any(program.reads(target, k, right) for k in range(4))
+        seen = program.effect(target, range(VALUES))
         for way in WAYS:
-            trial = program.trial(target, way, reads, right)
+            trial = program.trial(target, way, seen, right)
             if trial is not None:
                 found.append(Trial(op.formatted_name, str(dtype)[6:], number, target, way, *trial))
     if not found:
         raise Skip("nothing in its inputs and outputs can be written")
     for way in WAYS:
-        trial = program.trial("all", way, any(t.reads for t in found if t.way == way), right)
+        mine = [t for t in found if t.way == way]
+        seen = any(t.reads for t in mine), any(t.used for t in mine)
+        trial = program.trial("all", way, seen, right)
         if trial is not None:
             found.append(Trial(op.formatted_name, str(dtype)[6:], number, "all", way, *trial))
     return found
@@ -94,6 +100,7 @@ class _Program:
     def __init__(self, op: Any, sample: Any) -> None:
         self._op = op
         self._sample = sample
+        self._handed: list[Gradients | None] = []  # by each node of the last backward that was listened to
         self._reached = 0  # tensors that the last attack on all of them overwrote
         given = (sample.input, sample.args, sample.kwargs)
         tensors = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
@@ -134,11 +141,19 @@ class _Program:
         return inputs, outputs, leaves
 
     def run(
-        self, attack: Callable[[list[torch.Tensor], list[torch.Tensor]], None] | None = None
+        self,
+        attack: Callable[[list[torch.Tensor], list[torch.Tensor]], None] | None = None,
+        listen: bool = False,
     ) -> Gradients:
         inputs, outputs, leaves = self._forward()
         # Roots of our own: writing to an output must not change where backward starts.
         roots = [o * 1 for o in outputs if o.requires_grad]
+        self._handed = []
+        if listen:
+            for node in _nodes(roots):
+                at = len(self._handed)
+                self._handed.append(None)
+                node.register_hook(lambda ins, outs, at=at: self._handed.__setitem__(at, _copies(ins)))
         slopes = [_slope(r) for r in roots]
         if attack is not None:
             attack(inputs, outputs)
@@ -154,11 +169,11 @@ class _Program:
     def _attack(self, target: str, way: str, value: int = 0) -> Callable[[Any, Any], None]:
         def attack(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
             if target == "all":
-                self._reached = sum(_overwrite(t, way, value) for t in (*inputs, *outputs))
+                self._reached = sum(_overwrite(t, way, _other(t, value)) for t in (*inputs, *outputs))
             else:
                 kind, _, number = target.partition(" ")
                 t = (inputs if kind == "input" else outputs)[int(number)]
-                if not _overwrite(t, way, value):
+                if not _overwrite(t, way, _other(t, value, [*inputs, *outputs])):
                     raise Skip("can't be written")
 
         return attack
@@ -173,18 +188,27 @@ class _Program:
             return True  # backward itself stumbles over the overwritten value
         return True
 
-    def reads(self, target: str, value: int, right: Gradients, way: str = "whole") -> bool:
-        try:
-            with _unchecked():
-                wrong = self.run(self._attack(target, way, value))
-        except Skip:
-            return False
-        except (RuntimeError, IndexError):
-            return True
-        return any(not _same(a, b) for a, b in zip(right, wrong, strict=True))
+    def effect(self, target: str, values: Iterable[int], way: str = "whole") -> Effect:
+        """Does a gradient change when backward sees other values here, and does anything that a node hands on?"""
+        with _unchecked():
+            right, handed = self.run(listen=True), self._handed
+        reads = used = False
+        for value in values:
+            try:
+                with _unchecked():
+                    wrong = self.run(self._attack(target, way, value), listen=True)
+            except Skip:
+                continue
+            except (RuntimeError, IndexError):
+                return True, True
+            reads = reads or not _all_same(right, wrong)
+            used = used or reads or not all(map(_all_same, handed, self._handed))
+            if reads:
+                break
+        return reads, used
 
     def trial(
-        self, target: str, way: str, reads: bool, right: Gradients
+        self, target: str, way: str, seen: Effect, right: Gradients
     ) -> tuple[bool, str, str, str, str] | None:
         attack = self._attack(target, way)
         try:
@@ -211,8 +235,8 @@ class _Program:
         if self._reached != reached:
             raise RuntimeError("a write that plain PyTorch allows fails under heal()")
         if target != "all" and way != "whole" and watch == "runs":
-            reads = self.reads(target, 0, right, way)  # a part of it may lie outside what was saved
-        return reads, plain, watch, heal, note
+            seen = self.effect(target, [0], way)  # a part of it may lie outside what was saved
+        return *seen, plain, watch, heal, note
 
 
 @contextmanager
@@ -236,17 +260,33 @@ def _unchecked() -> Any:
     return torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t)
 
 
+def _nodes(roots: list[torch.Tensor]) -> list[Any]:
+    """Every node of the graph, in an order that two runs of one program share."""
+    seen, order, todo = set(), [], [r.grad_fn for r in roots]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            order.append(node)
+            todo += [n for n, _ in node.next_functions]
+    return order
+
+
+def _copies(gradients: Any) -> Gradients:
+    # Once read, what a node hands on may be added to in place.
+    return [None if g is None or g.layout is not torch.strided else g.detach().clone() for g in gradients]
+
+
 def _slope(t: torch.Tensor) -> torch.Tensor:
     line = torch.cos(torch.arange(1.0, t.numel() + 1, dtype=torch.float64)).reshape(t.shape)
     return (line * (1 + 0.5j) if t.is_complex() else line).to(t.dtype)
 
 
-def _overwrite(t: torch.Tensor, way: str, value: int) -> bool:
+def _overwrite(t: torch.Tensor, way: str, new: torch.Tensor | None) -> bool:
     """Change every element that the way reaches; False when the tensor or the way does not allow it."""
-    if t.numel() == 0 or (way == "slice" and t.dim() == 0):
+    if new is None or t.numel() == 0 or (way == "slice" and t.dim() == 0):
         return False
     try:
-        new = _other(t, value)
         if way == "slice":
             return _write(t[:1], new[:1])
         if way == "view":
@@ -260,15 +300,60 @@ def _view(t: torch.Tensor) -> torch.Tensor:
     return t.view(1) if t.dim() == 0 else t.transpose(0, -1)
 
 
-def _other(t: torch.Tensor, value: int) -> torch.Tensor:
+def _other(t: torch.Tensor, value: int, all_: Sequence[torch.Tensor] = ()) -> torch.Tensor | None:
+    """Other values for t, of kind 0 to VALUES - 1; None where there are none of this kind."""
+    if t.numel() == 0:
+        return None
     with torch.no_grad():
         old = t.detach().clone()
+        if value == VALUES - 1:  # backward may ask only whether two tensors are equal
+            return next(
+                (n for o in all_ if (n := _shaped(o, t)) is not None and not torch.equal(n, old)), None
+            )
         if t.is_floating_point() or t.is_complex():
             turned = old.flip(0) if old.dim() else old
             # A NaN shows through a factor of zero, too.
-            return (old * -0.5 + 0.75, old * 3 + 0.125, turned - 2.25, old * torch.nan)[value]
-        # Indices, masks and pivots must stay in range: the same values at other places.
-        return old.reshape(-1).roll(value + 1).reshape(old.shape)
+            made = (
+                old * -0.5 + 0.75,
+                old * 3 + 0.125,
+                turned - 2.25,
+                old * torch.nan,
+                old * 0,
+                old * 0 + 1e30,
+            )
+            return made[value]
+        if t.dtype == torch.bool:
+            return (~old, old.reshape(-1).roll(1).reshape(old.shape), old & False, old | True, old, old)[
+                value
+            ]
+        # Indices and pivots must stay in the range they had: at other places, all alike, or turned about.
+        low, high, flat = old.min(), old.max(), old.reshape(-1)
+        places = (
+            flat.roll(1),
+            flat.roll(2),
+            low + high - flat,
+            flat.flip(0),
+            low.expand_as(flat),
+            high.expand_as(flat),
+        )
+        new = places[value] if value else next((p for p in places if not torch.equal(p, flat)), flat)
+        return new.reshape(old.shape).clone()
+
+
+def _shaped(other: torch.Tensor, t: torch.Tensor) -> torch.Tensor | None:
+    """The values that broadcasting sets beside t's."""
+    if other.dtype != t.dtype or other is t or other.dim() > t.dim() + 2:
+        return None
+    while other.dim() > t.dim():
+        other = other[0] if other.shape[0] else other.flatten()
+    lead = t.dim() - other.dim()
+    for i, size in enumerate(t.shape[lead:]):
+        if size == 1 and other.shape[i]:
+            other = other.narrow(i, 0, 1)
+    try:
+        return other.detach().expand(t.shape).clone()
+    except RuntimeError:
+        return None
 
 
 def _write(target: torch.Tensor, new: torch.Tensor) -> bool:
@@ -295,5 +380,7 @@ def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     return torch.allclose(_bits(a), _bits(b), rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
-def _all_same(a: Gradients, b: Gradients) -> bool:
-    return all(_same(x, y) for x, y in zip(a, b, strict=True))
+def _all_same(a: Gradients | None, b: Gradients | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from gradmend.capture.reads import features_of, slot_of
 
 Tensor = torch.Tensor
+FEW = 4  # outputs to drive one by one
 
 
 class Handle:
@@ -85,6 +86,11 @@ def _nodes(outputs: list[Tensor]) -> list[Any]:
     return order
 
 
+# What a node handed on, and which of its outputs a gradient arrived for that is not all zeros.
+Noted = tuple[list[Any], list[bool]]
+_NOTHING: Noted = ([], [])
+
+
 class Trial:
     """One forward, and as many backwards over its graph as there are things to try."""
 
@@ -100,11 +106,21 @@ class Trial:
             out = fn()
         self.outputs = [o for o in tree_flatten(out)[0] if isinstance(o, Tensor) and o.requires_grad]
         self.nodes = _nodes(self.outputs)
-        self.seen: dict[Any, tuple[list[Any], bool]] = {}
+        self.seen: dict[Any, Noted] = {}
         for node in self.nodes:
             node.register_hook(lambda ins, outs, node=node: self._note(node, ins, outs))
         torch.manual_seed(0)
         self.cotangents = [torch.randn_like(o).requires_grad_() for o in self.outputs]
+        self._every = list(self.outputs), list(self.cotangents)
+
+    def drives(self) -> Iterator[None]:
+        """Backward from all outputs, then from each one alone: an op of several may read less for some of them."""
+        outputs, cotangents = self._every
+        yield
+        if 1 < len(outputs) <= FEW:
+            for i in range(len(outputs)):
+                self.outputs, self.cotangents = outputs[i : i + 1], cotangents[i : i + 1]
+                yield
 
     def _unpack(self, handle: Handle) -> Tensor:
         if handle.slot is None:
@@ -113,10 +129,10 @@ class Trial:
         return handle.tensor if handle.replaced is None else handle.replaced
 
     def _note(self, node: Any, grad_inputs: Any, grad_outputs: Any) -> None:
-        moved = any(g is not None and g.numel() and bool((g != 0).any()) for g in grad_outputs)
+        moved = [g is not None and g.numel() > 0 and bool((g != 0).any()) for g in grad_outputs]
         self.seen[node] = ([None if g is None else g.detach().clone() for g in grad_inputs], moved)
 
-    def once(self) -> dict[Any, tuple[list[Any], bool]]:
+    def once(self) -> dict[Any, Noted]:
         self.seen = {}
         torch.autograd.grad(self.outputs, self.leaves, self.cotangents, retain_graph=True, allow_unused=True)
         seen, self.seen = self.seen, {}  # a later backward must not write into this answer
@@ -142,10 +158,15 @@ class Trial:
 
 
 def observe(fn: Callable[[], Any], leaves: list[Tensor]) -> Iterator[dict[str, Any]]:
-    """For each saved tensor of the graph that fn() makes: {node, slot, features, read, read_twice}."""
+    """For each saved tensor of the graph that fn() makes: {node, slot, features, arrived, zero, read, read_twice}."""
     trial = Trial(fn, leaves)
     if not trial.outputs or not trial.handles:
         return
+    for _ in trial.drives():
+        yield from _observed(trial)
+
+
+def _observed(trial: Trial) -> Iterator[dict[str, Any]]:
     base, again = trial.once(), trial.once()
     twice, twice_again = trial.twice(), trial.twice()
     if not _all_same(twice, twice_again):
@@ -153,10 +174,12 @@ def observe(fn: Callable[[], Any], leaves: list[Tensor]) -> Iterator[dict[str, A
     for handle in trial.handles:
         if not handle.slot or handle.node not in base:
             continue
-        (want, moved), (repeat, _) = base[handle.node], again.get(handle.node, ([], False))
-        nonzero = any(g is not None and g.layout == torch.strided and bool((g != 0).any()) for g in want)
-        if not moved or not nonzero or not _all_same(want, repeat):
-            continue  # a gradient of zeros, or one that is never the same twice, shows nothing
+        (want, arrived), (repeat, _) = base[handle.node], again.get(handle.node, _NOTHING)
+        zero = not any(g is not None and g.layout == torch.strided and bool((g != 0).any()) for g in want)
+        if not any(arrived) or not _all_same(want, repeat):
+            continue  # a gradient that is never the same twice shows nothing
+        if zero and not handle.tensor.is_floating_point() and not handle.tensor.is_complex():
+            continue  # only a NaN shows through a factor of zero
         near = [h for h in trial.handles if h.node is handle.node and h is not handle]
         others = list(corrupted(handle.tensor, [h.tensor for h in near]))
         if not others:
@@ -171,6 +194,8 @@ def observe(fn: Callable[[], Any], leaves: list[Tensor]) -> Iterator[dict[str, A
             "node": handle.node.name(),
             "slot": handle.slot.partition("[")[0],
             "features": features_of(handle.node),
+            "arrived": arrived,
+            "zero": zero,
             "read": read,
             "read_twice": read_twice,
         }
@@ -188,12 +213,12 @@ def _changes(trial: Trial, handle: Handle, others: list[Tensor], want: list[Any]
     """Do other values in this slot change the node's gradients, or make it raise?"""
     try:
         if want is None:
-            want = trial.once().get(handle.node, ([], False))[0]
+            want = trial.once().get(handle.node, _NOTHING)[0]
     except Exception:
         return False  # this setting of its neighbours is one the node refuses: it shows nothing
     try:
         return any(
-            not _all_same(want, trial.once().get(handle.node, ([], False))[0])
+            not _all_same(want, trial.once().get(handle.node, _NOTHING)[0])
             for _ in _replacing(handle, others)
         )
     except Exception:

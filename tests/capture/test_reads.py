@@ -82,6 +82,17 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "layer_norm": lambda x: F.layer_norm(x, (3,), const(3), const(3)),
     "conv2d, frozen": lambda x: F.conv2d(x.view(1, 1, 3, 3), const(1, 1, 2, 2)),
     "cummax": lambda x: x.cummax(0)[0],
+    "scatter_reduce mean": lambda x: x.scatter_reduce(0, INDEX.view(1, 3), x[:1] * 2, "mean"),
+    "cdist, p=1": lambda x: torch.cdist(x, const(3, 3), p=1.0),
+    "vector_norm, ord=1": lambda x: torch.linalg.vector_norm(x, 1),
+    "slogdet": lambda x: torch.linalg.slogdet(x)[1],
+    "eigvalsh": lambda x: torch.linalg.eigvalsh(x),
+    "svdvals": lambda x: torch.linalg.svdvals(x),
+    "lstsq": lambda x: torch.linalg.lstsq(x, const(3, 3))[0],
+    "mean of var_mean": lambda x: torch.var_mean(x, 0)[1],
+    "grid_sample, nearest": lambda x: F.grid_sample(
+        x.view(1, 1, 3, 3), x[None, :, :2, None].expand(1, 3, 2, 2), mode="nearest", align_corners=False
+    ),
 }  # fmt: skip
 
 
@@ -95,7 +106,10 @@ def test_ruining_what_is_not_read_changes_nothing_and_what_is_read_does(name: st
     got = asked.gradients(lambda node, slot: not is_read(node, slot))
     assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
     if any(asked.slots.values()):
-        ruined = asked.gradients(lambda node, slot: is_read(node, slot))
+        try:
+            ruined = asked.gradients(lambda node, slot: is_read(node, slot))
+        except RuntimeError:
+            return  # a kernel that refuses what it reads: pivots of zero, a matrix of NaN
         assert not torch.equal(ruined[0], want[0])
 
 
@@ -127,10 +141,10 @@ def test_a_trained_convolution_reads_its_input_a_frozen_one_does_not() -> None:
         (lambda x, c: torch.xlogy(c, x), "XlogyBackward0.self"),
         (lambda x, c: torch.nextafter(x, c), "NextafterBackward0.other"),
         (lambda x, c: c**x, "PowBackward1.exponent"),
-        (lambda x, c: F.rrelu(x, training=True), "RreluWithNoiseBackward0.self"),
+        (lambda x, c: F.rrelu(x, 0.2, 0.2, training=True), "RreluWithNoiseBackward0.self"),
         (lambda x, c: x.put(torch.tensor([0]), c[0, :1]), "PutBackward0.index"),
         (lambda x, c: x.cumprod(0), "CumprodBackward0.result"),
-        (lambda x, c: torch.linalg.lstsq(x, c)[0], "LinalgLstsqBackward0.solution"),
+        (lambda x, c: torch.linalg.lstsq(x[:, :2], c)[1], "LinalgLstsqBackward0.solution"),
     ],
 )
 def test_reads_that_only_some_values_show_count_as_reads(fn: Any, slot: str) -> None:
@@ -138,6 +152,52 @@ def test_reads_that_only_some_values_show_count_as_reads(fn: Any, slot: str) -> 
     asked = Asked(lambda: fn(x, const(3, 3)), [x])
     asked.gradients()
     assert asked.slots[slot] is True
+
+
+# The same node reads the same slot when a flag, a dtype or the gradients that arrive are others.
+@pytest.mark.parametrize(
+    ("fn", "slot"),
+    [
+        (lambda x: x.scatter_reduce(0, INDEX.view(1, 3), x[:1] * 2, "amax"), "ScatterReduceBackward0.result"),
+        (lambda x: torch.cdist(x, const(3, 3), p=2.0), "CdistBackward0.result"),
+        (lambda x: torch.linalg.vector_norm(x, 3), "LinalgVectorNormBackward0.result"),
+        (lambda x: torch.linalg.slogdet(torch.complex(x, x.sin()))[0], "LinalgSlogdetBackward0.sign"),
+        (lambda x: torch.complex(x, x.sin()).sgn().abs(), "SgnBackward0.self"),
+        (lambda x: torch.complex(x, x.sin()).angle(), "AngleBackward0.self"),
+        (lambda x: torch.linalg.eigh(x + x.mT)[1].abs(), "LinalgEighBackward0.eigenvalues"),
+        (
+            lambda x: sum(t.abs().sum() for t in torch.linalg.eigh(x + x.mT)),
+            "LinalgEighBackward0.eigenvalues",
+        ),
+        (lambda x: torch.linalg.svd(x)[0].abs(), "LinalgSvdBackward0.S"),
+        (lambda x: torch.var_mean(x, 0)[0], "VarMeanBackward0.self"),
+    ],
+)
+def test_conditions_do_not_reach_too_far(fn: Any, slot: str) -> None:
+    x = rand(3, 3)
+    asked = Asked(lambda: fn(x), [x])
+    want = asked.gradients()
+    assert asked.slots[slot] is True
+    ruined = asked.gradients(lambda node, name: f"{node.name()}.{name}" == slot)
+    assert not torch.equal(ruined[0], want[0])
+
+
+@pytest.mark.parametrize(
+    ("fn", "slot"),
+    [
+        (lambda x: torch.div(x, const(3, 3) + x, rounding_mode="floor"), "DivBackward2.self"),
+        (lambda x: x.sgn(), "SgnBackward0.self"),
+        (lambda x: x.angle(), "AngleBackward0.self"),
+        (lambda x: torch.cdist(x, x + 1, p=0.0), "CdistBackward0.x1"),
+    ],
+)
+def test_gradients_that_are_always_zero_read_nothing(fn: Any, slot: str) -> None:
+    x = rand(3, 3)
+    asked = Asked(lambda: fn(x), [x])
+    asked.gradients()
+    assert asked.slots[slot] is False
+    got = asked.gradients(lambda node, name: f"{node.name()}.{name}" == slot)
+    assert torch.equal(got[0], torch.zeros_like(x))
 
 
 def test_everything_else_is_read() -> None:
@@ -248,9 +308,12 @@ class TestConclusions:
             sys.modules.pop(name, None)
 
     def seen(
-        self, node: str, slot: str, read: bool, twice: bool | None = False, **features: bool
+        self, node: str, slot: str, read: bool, twice: bool | None = False, **features: Any
     ) -> dict[str, Any]:
-        return {"node": node, "slot": slot, "features": features, "read": read, "read_twice": twice}
+        return {
+            "node": node, "slot": slot, "features": features, "arrived": [True], "zero": False,
+            "read": read, "read_twice": twice,
+        }  # fmt: skip
 
     def test_never_read(self, tool: Any) -> None:
         group = [self.seen("TakeBackward0", "self", False)] * 6
@@ -275,6 +338,37 @@ class TestConclusions:
 
     def test_several_output_gradients_were_not_all_seen(self, tool: Any) -> None:
         assert tool.conclude([self.seen("LinalgLstsqBackward0", "solution", False)] * 99) == {}
+
+    def test_several_output_gradients_each_alone_and_together(self, tool: Any) -> None:
+        node, slot = "LinalgLstsqBackward0", "solution"
+        group = [
+            {**self.seen(node, slot, came[1]), "arrived": list(came)}
+            for came in ((True, False), (False, True), (True, True))
+            for _ in range(6)
+        ]
+        assert tool.conclude(group) == {node: {slot: [{"arrives_1": False}]}}
+        unread = [{**s, "read": False} for s in group]
+        assert tool.conclude(unread) == {node: {slot: "always"}}
+        assert tool.conclude([s for s in unread if s["arrived"] != [True, True]]) != {node: {slot: "always"}}
+
+    def test_values_that_decide_and_values_that_part_by_chance(self, tool: Any) -> None:
+        def group(node: str, slot: str, name: str) -> list[dict[str, Any]]:
+            return [self.seen(node, slot, v == "b", **{name: v}) for v in "ab" for _ in range(6)]
+
+        assert tool.conclude(group("ScatterReduceBackward0", "src", "reduce")) == {
+            "ScatterReduceBackward0": {"src": [{"reduce": "a"}]}
+        }
+        assert tool.conclude(group("ScatterReduceBackward0", "src", "dim")) == {}
+        assert tool.conclude(group("TakeBackward0", "self", "reduce")) == {}
+
+    def test_gradients_of_zeros_show_something_only_where_a_branch_is_known(self, tool: Any) -> None:
+        def zeros(node: str, slot: str, **features: Any) -> list[dict[str, Any]]:
+            return [{**self.seen(node, slot, False, **features), "zero": True}] * 9
+
+        assert tool.conclude(zeros("TakeBackward0", "self")) == {}
+        assert tool.conclude(zeros("DivBackward2", "self", rounding_mode="floor")) == {
+            "DivBackward2": {"self": [{"rounding_mode": "floor"}]}
+        }
 
     def test_the_observer_sees_reads_and_their_absence(self, tool: Any) -> None:
         x = rand(3, 3)

@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import op_oracle
+import op_table
 
 from gradmend.capture import reads
 
@@ -68,6 +69,18 @@ def test_a_broken_ledger_does_not_pass(sabotage: str, monkeypatch: pytest.Monkey
     assert wrong
 
 
+def test_read_without_effect_is_told_from_not_read() -> None:
+    """index_fill's index decides where zeros go; of `eigvalsh` nobody uses the eigenvectors, so no eigenvalue is read."""
+    todo, _ = op_oracle.jobs(["index_fill", "linalg_eigvalsh", "nextafter"])
+    rows, wrong = judged([job for job in todo if job[1] is torch.float64], 1, 0)
+    assert not wrong, "\n".join(wrong)
+    assert not op_oracle.alarms(rows)
+    values = [r for r in rows if r["op"] == "linalg_eigvalsh" and r["target"] == "output 0"]
+    assert values and not any(r["used"] or r["watch"] == "raises" for r in values)
+    assert any(r["op"] == "index_fill" and r["target"] == "input 1" and r["watch"] == "raises" for r in rows)
+    assert any(r["op"] == "nextafter" and r["reads"] for r in rows)
+
+
 @pytest.mark.ops
 def test_every_op() -> None:
     todo, skipped = op_oracle.jobs()
@@ -75,3 +88,7 @@ def test_every_op() -> None:
     assert not wrong, f"{len(wrong)} of {len(rows)}:\n" + "\n".join(wrong[:50])
     assert len({r["op"] for r in rows}) > 500
     assert all(names for names in skipped.values())
+    unexplained = {r["note"] for r in op_oracle.alarms(rows)} - set(op_table.REASONS)
+    assert not unexplained, (
+        f"watch() stops although nothing moves, and op_table.REASONS says not why: {unexplained}"
+    )

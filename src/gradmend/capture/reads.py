@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 
+from gradmend.capture import incoming
+
 # Of each condition all features must hold, of a slot's conditions one: then backward does not read the slot.
-Condition = dict[str, bool]
+Feature = bool | int | float | str | None
+Condition = dict[str, Feature]
 _RAW = "_raw_saved_"
 
 
@@ -51,29 +54,62 @@ def is_read(node: Any, slot: str | None, device: str = "cpu") -> bool:
     if slots is None:
         return True
     return not any(
-        all(_feature(node, k) is v for k, v in condition.items())
+        all(_equal(_feature(node, k), v) for k, v in condition.items())
         for condition in slots.get(slot.partition("[")[0], ())
         if device == "cpu" or "training" in condition
     )
 
 
-def _feature(node: Any, name: str) -> bool | None:
+_UNKNOWN = "?"  # equals no value that a condition asks for
+
+
+def _equal(have: Feature, want: Feature) -> bool:
+    return (
+        have is want if isinstance(want, bool) or want is None else have == want and type(have) is type(want)
+    )
+
+
+def _feature(node: Any, name: str) -> Feature:
     if name == "grad_mode":  # backward is itself being recorded: create_graph=True
         return torch.is_grad_enabled()
-    if name.startswith("needs_"):
-        edges = node.next_functions
-        index = int(name[6:])
-        return index < len(edges) and edges[index][0] is not None
-    value = getattr(node, f"_saved_{name}", None)
-    return value if isinstance(value, bool) else None
+    kind, _, number = name.rpartition("_")
+    if kind in ("needs", "complex") and number.isdigit():
+        edges, index = node.next_functions, int(number)
+        if kind == "needs":
+            return index < len(edges) and edges[index][0] is not None
+        return _is_complex(edges[index]) if index < len(edges) else _UNKNOWN
+    if kind == "arrives" and number.isdigit():
+        came = incoming.reached(node)
+        return _UNKNOWN if came is None else int(number) in came
+    # Never a tensor's name: asking for that would unpack it.
+    value = getattr(node, f"_saved_{name}", _UNKNOWN)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else _UNKNOWN
+
+
+def _is_complex(edge: tuple[Any, int]) -> Feature:
+    """Is the input that this edge leads to complex? Its own node knows; where nothing needs a gradient, nobody does."""
+    node, number = edge
+    try:
+        return bool(node._input_metadata[number].dtype.is_complex)
+    except (AttributeError, IndexError, RuntimeError):
+        return _UNKNOWN
 
 
 def features_of(node: Any) -> Condition:
-    """Everything that a condition may speak of: the node's flags, and which of its inputs need a gradient."""
-    found = {f"needs_{i}": edge is not None for i, (edge, _) in enumerate(node.next_functions)}
+    """Everything that a condition may speak of: the node's plain values, which of its inputs need a gradient, and
+    which are complex."""
+    found: Condition = {}
+    for i, edge in enumerate(node.next_functions):
+        found[f"needs_{i}"] = edge[0] is not None
+        if (kind := _is_complex(edge)) != _UNKNOWN:
+            found[f"complex_{i}"] = kind
+    raws = {name.removeprefix(_RAW) for name in dir(node) if name.startswith(_RAW)}
     for attribute in dir(node):
-        if attribute.startswith("_saved_") and isinstance(value := getattr(node, attribute), bool):
-            found[attribute.removeprefix("_saved_")] = value
+        name = attribute.removeprefix("_saved_")
+        if attribute.startswith("_saved_") and name not in raws:
+            value = getattr(node, attribute)
+            if value is None or isinstance(value, (bool, int, float, str)):
+                found[name] = value
     return found
 
 
