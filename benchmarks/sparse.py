@@ -8,7 +8,7 @@
 The peers live in an environment of their own, so that none can disturb the package's: `make bench-venv`.
 `benchmarks/sparse_report.py build/sparse.json` makes the page and its picture.
 
-Times are of one process, the peers taking turns, the best of some rounds. Memory is of a fresh process each: the
+Times are of one process, the peers taking turns (a call to warm up, then the measured ones), the best of some rounds. Memory is of a fresh process each: the
 peak during one step above what was there before, less the result and the gradients that any way has to return.
 """
 
@@ -80,11 +80,12 @@ def clock(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
         step()
         once[name] = time.perf_counter() - start
     inner = {name: max(1, int(0.002 / t)) for name, t in once.items()}
-    rounds = max(3, min(200, int(seconds / sum(once[n] * inner[n] for n in steps))))
+    rounds = max(2, min(200, int(seconds / sum(once[n] * (inner[n] + 1) for n in steps))))
     times: dict[str, list[float]] = {name: [] for name in steps}
     gc.disable()
     for _ in range(rounds):
         for name, step in steps.items():
+            step()  # caches as its own program would have them, and the threads of the last one asleep
             start = time.perf_counter()
             for _ in range(inner[name]):
                 step()

@@ -18,7 +18,7 @@ HEAD = """# Sparse training beside its peers
 
 Made by `make bench-sparse` (torch {torch}, {threads} threads, a large copy moves {copy:.0f} GB/s), forward and backward unless
 a row says otherwise. Absolute times are of one machine: read the ratios. Times are the best of rounds in which the
-peers take turns in one process; memory is the peak of one step in a fresh process, above the result and the
+peers take turns in one process, each after a call to warm up; memory is the peak of one step in a fresh process, above the result and the
 gradients that any way has to return. The traffic bound is the time to read each operand and write each result
 once at the speed of that copy; gathered rows can't reach it.
 
@@ -88,6 +88,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "gradmend"  # the same numbers make the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"  # letters, not their outlines
     import matplotlib.pyplot as plt
 
     rows = [r for r in found["rows"] if r["row"] in DRAWN]
