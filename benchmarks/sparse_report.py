@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -78,8 +79,12 @@ def page(found: dict[str, Any]) -> str:
     for r in found["rows"]:  # all against the same bound
         r["over_traffic"] = r["best_ms"][OURS] * 1e6 * about["copy_gb_s"] / r["least_bytes"]
     head = HEAD.format(torch=about["torch"].split("+")[0], threads=about["threads"], copy=about["copy_gb_s"])
+    if note := about.get(
+        "note"
+    ):  # what a reader must know of these runs, written into the file by whoever made them
+        head = head.replace("\n![", f"\n{fill(note, 116)}\n\n![", 1)
     rows = "\n".join(line(r) for r in found["rows"])
-    parts = ["\n## Every peer", *[text for r in found["rows"] for text in details(r)]]
+    parts = ["\n## Every peer\n", *[text for r in found["rows"] for text in details(r)]]
     return head + rows + "\n" + "\n".join(parts).rstrip("\n") + "\n"
 
 
