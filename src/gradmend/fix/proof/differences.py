@@ -143,7 +143,7 @@ class Nudge(TorchDispatchMode):
                         self._freeze(func, tensor)
                     self.cursor += 1
                 else:
-                    if func is torch.ops.aten.detach.default:
+                    if _is_alias(func):
                         self.aliases[id(tensor)] = len(self.tape), tensor
                     self.tape.append(tensor.clone().numpy())
 
@@ -155,7 +155,7 @@ class Nudge(TorchDispatchMode):
 
     def _freeze(self, func: Any, tensor: torch.Tensor) -> None:
         value = torch.from_numpy(self.tape[self.cursor])
-        if func is torch.ops.aten.detach.default:
+        if _is_alias(func):
             # The alias alone must stand still; what it was taken from goes on moving.
             tensor.set_(value.clone())  # type: ignore[call-overload]
         else:
@@ -218,6 +218,12 @@ class Nudge(TorchDispatchMode):
 def way(seed: int, name: str, shape: tuple[int, ...]) -> Any:
     """The direction in which a leaf is moved: the same in every process."""
     return np.random.default_rng([seed, *name.encode()]).standard_normal(shape)
+
+
+def _is_alias(func: Any) -> bool:
+    """`detach` and views: the result is the operand's own memory."""
+    schema = func._schema
+    return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:

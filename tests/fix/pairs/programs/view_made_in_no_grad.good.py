@@ -1,0 +1,15 @@
+import json
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.manual_seed(50)
+
+
+net = nn.Linear(3, 4)
+h = torch.tanh(net(torch.randn(5, 3)))
+h = torch.cat([h[:1] * 2, h[1:]])
+loss = (h * h).sum()
+loss.backward()
+
+print(json.dumps({'loss': loss.item(), 'grads': {n: p.grad.flatten().tolist() for n, p in net.named_parameters() if p.grad is not None}}))
