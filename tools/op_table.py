@@ -17,6 +17,7 @@ REASONS = {
     "LinalgLstsqBackward0.solution": "read for the residuals' gradient, which is asked for; they are empty in this sample",
     "NativeDropoutBackwardBackward0.grad_output": _TWICE,
     "PowBackward1.result": "read: its factor, the logarithm of a negative base, is NaN in this sample anyway",
+    "RreluWithNoiseBackward0.self": "not read in training with these bounds in 4 observations; `capture/reads.json` asks for 6",
     "SoftmaxBackwardDataBackward0.grad_output": _TWICE,
 }
 
