@@ -146,9 +146,8 @@ def _write(written: Written, finding: Finding) -> Write:
     saved = finding.entry.layout
     if saved is not None and (written.layout.lo, written.layout.hi) != (saved.lo, saved.hi):
         item = written.layout.dtype.itemsize
-        view = (
-            f"elements {written.layout.lo // item} to {(written.layout.hi - 1) // item} of the same storage"
-        )
+        first, last = written.layout.lo // item, (written.layout.hi - 1) // item
+        view = f"{f'element {first}' if first == last else f'elements {first} to {last}'} of the same storage"
     return Write(site, written.op, _info(written.layout, name), how, not written.moved, times, view)  # type: ignore[arg-type]
 
 
