@@ -88,7 +88,7 @@ torch.manual_seed(0)
 cell = torch.nn.RNNCell(2, 3)
 opt = torch.optim.SGD(cell.parameters(), lr=0.1)
 h = torch.zeros(4, 3)
-for step in range(2):
+for step in range(3):
     h = cell(torch.ones(4, 2), h)
     opt.zero_grad()
     h.pow(2).sum().backward()
