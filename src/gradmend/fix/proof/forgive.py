@@ -6,6 +6,8 @@ except for updates of parameters, which are no part of the graph anyway.
 
 from __future__ import annotations
 
+import linecache
+import re
 from typing import Any
 
 import torch
@@ -13,6 +15,18 @@ from torch.overrides import TorchFunctionMode
 
 from gradmend.fix.proof.forgive_words import SHARED, refused
 from gradmend.fix.proof.record import Recorder
+
+# `w[0] = v`, `w[0] += v`, `self.w[i].mul_(v)`: the place in the tensor is named where it is written.
+_PLACE = re.compile(r"\s*[\w.]+\[[^=]*\](\.\w+_\(|\s*[-+*/%&|^@<>]{0,2}=)")
+
+
+def _is_place(frame: dict[str, Any]) -> bool:
+    return _PLACE.match(linecache.getline(frame["file"], frame["line"])) is not None
+
+
+def _is_part(a: torch.Tensor, home: torch.Tensor | None) -> bool:
+    """`w[0] *= 2` ends in an assignment of the part to itself."""
+    return home is not None and a.untyped_storage().data_ptr() == home.untyped_storage().data_ptr()
 
 
 class Forgive(TorchFunctionMode):
@@ -43,11 +57,15 @@ class Forgive(TorchFunctionMode):
 
     def _note(self, args: Any) -> None:
         home = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if home is not None and home._base is not None:
-            home = home._base
         frames = list(self.recorder.user_frames()) if self.recorder is not None else []
+        if home is not None and home._base is not None and frames and _is_place(frames[0]):
+            home = home._base
         inside = any(f["function"] in ("forward", "__call__") for f in frames)
-        if isinstance(home, torch.nn.Parameter) and not inside:
+        # What is computed from parameters, or put into a view that has a name of its own, may be meant as forward.
+        flows = any(
+            isinstance(a, torch.Tensor) and a.requires_grad and not _is_part(a, home) for a in args[1:]
+        )
+        if isinstance(home, torch.nn.Parameter) and not inside and not flows:
             self.edits += 1
         else:
             self.others += 1
