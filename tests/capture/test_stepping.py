@@ -10,13 +10,17 @@ from torch import nn
 
 import gradmend
 from gradmend.capture import stepping
-from gradmend.capture.taps import switch
+from gradmend.capture.taps import hub, switch
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test runner has threads of its own, and beside other threads the taps stay on."""
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test runner has threads of its own, beside which the taps stay on; and other tests may have left graphs."""
     monkeypatch.setattr(stepping.threading, "active_count", lambda: 1)
+    hub.LEDGER.settle()
+    hub.LEDGER.bury()
+    monkeypatch.setattr(hub.LEDGER, "timelines", {})
+    hub.awake.discard("saves")
 
 
 def _is_tapped(name: str) -> bool:
