@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from gradmend.capture.entries import Timeline, Written
-from gradmend.capture.regions import Layout, physical
+from gradmend.capture.regions import Layout, physical, span
 from gradmend.heal.undo import Elements, take
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
 
@@ -25,7 +25,7 @@ def keep(
     # The commonest by far: a Save of just what is being overwritten.
     if not aliased and undo.hides(layout, timeline.newest):
         return False
-    view = physical(_detach(t)) if type(t) in _PLAIN else None
+    view = physical(_detach(t)) if type(t) in PLAIN else None
     record = take(_storage_of(t), written, layout, elements, view)
     undo.add(record)
     written.kept = record.nbytes
@@ -47,7 +47,7 @@ def _keep_met(timeline: Timeline, t: torch.Tensor, written: Written, elements: E
     if elements is not None or min(total, hi - lo if layout.dense else total) >= layout.nbytes:
         regions = [layout]
     elif layout.dense and hi - lo <= total:
-        regions = [Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)]
+        regions = [span(lo, hi)]
     else:
         regions = met
     # A numpy round trip lies over the same bytes in a storage of its own.

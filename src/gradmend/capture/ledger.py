@@ -98,10 +98,7 @@ class Ledger:
                 if entry is None:
                     continue
                 key = _storage_of(entry.handle)._cdata
-                timeline = timelines.get(key)
-                if timeline is None:
-                    timeline = timelines[key] = Timeline(key, self.dead, self.bury)
-                timeline.enter(entry, ref)
+                (timelines.get(key) or self._timeline(key)).enter(entry, ref)
             if not timelines:
                 self._doze()
 

@@ -52,6 +52,11 @@ class Layout(NamedTuple):
         )
 
 
+def span(lo: int, hi: int) -> Layout:
+    """All bytes between the bounds."""
+    return Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)
+
+
 def physical(t: torch.Tensor) -> torch.Tensor:
     """The tensor as it lies in memory: lazy conjugation and negation taken off."""
     if t.is_conj():

@@ -9,6 +9,7 @@ import torch
 
 from gradmend.capture import edits
 from gradmend.capture.edits import Watched
+from gradmend.capture.keeping import PLAIN
 from gradmend.capture.ledger import Ledger, Token
 from gradmend.capture.taps import elements
 
@@ -21,7 +22,6 @@ listeners: list[Listener] = []
 compiling = torch.compiler.is_compiling
 _storage_of = torch._C.TensorBase.untyped_storage
 
-PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 # A subclass's __torch_function__ must not see us looking at its tensors.
 unheard = torch._C.DisableTorchFunctionSubclass
 

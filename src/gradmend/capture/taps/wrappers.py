@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gradmend.capture import edits
+from gradmend.capture.keeping import PLAIN
 from gradmend.capture.taps import elements, hub
 from gradmend.capture.taps.schemas import METADATA, Writes
 
@@ -16,7 +17,7 @@ Func = Callable[..., Any]
 _compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.carry
 _tracing = torch.compiler.is_dynamo_compiling  # a fraction of what is_compiling() costs
 _Tensor = torch.Tensor
-_PLAIN = hub.PLAIN
+
 _overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
 
@@ -47,7 +48,7 @@ def method(original: Func, op: str) -> Func:
         call = public(original, self) if _overridden(self) else original
         if not _awake or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
-        if len(_awake) == 1 and "listeners" in _awake and type(self) in _PLAIN:  # nobody but the recorder
+        if len(_awake) == 1 and "listeners" in _awake and type(self) in PLAIN:  # nobody but the recorder
             out = call(self, *args, **kwargs)
             hub.told(op, (self,), how)
             return out
@@ -67,7 +68,7 @@ def setitem(original: Func) -> Func:
         call = public(original, self) if _overridden(self) else original
         if not _awake or _compiling():
             return call(self, key, value)
-        if type(self) not in _PLAIN:  # a subclass may index as it likes: all of it may be written
+        if type(self) not in PLAIN:  # a subclass may index as it likes: all of it may be written
             _carry(_before("__setitem__", (self,)), call, (self, key, value))
             return
         token, target, some = None, self, None
@@ -122,17 +123,16 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     def tap(*args: Any, **kwargs: Any) -> Any:
         if _tracing() or not _awake or _compiling():
             return original(*args, **kwargs)
+        # No counter steps here, so no error comes of it that a recorder could explain.
         if uncounted and not edits.state.on and "saves" not in _awake:
-            return original(
-                *args, **kwargs
-            )  # no counter steps, so no error comes of it for a recorder to explain
+            return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
         for position, name in positions:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
-        if len(_awake) == 1 and "listeners" in _awake and len(targets) == 1 and type(targets[0]) in _PLAIN:
+        if len(_awake) == 1 and "listeners" in _awake and len(targets) == 1 and type(targets[0]) in PLAIN:
             out = original(*args, **kwargs)
             hub.told(op, targets, how)
             return out

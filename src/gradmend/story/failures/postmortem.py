@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from gradmend.capture.regions import Layout, layout_of, overlap
+from gradmend.capture.regions import Layout, layout_of, overlap, span
 from gradmend.capture.sites import Raw, resolve
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
@@ -217,12 +217,8 @@ def _meets(kept: Kept | None, record: Record) -> bool:
     mine = layout_of(kept.tensor)
     mine = mine.shifted(start - mine.lo)
     if record.grid is None:
-        return mine.lo < record.hi and record.lo < mine.hi and overlap(mine, _bytes(record))
+        return overlap(mine, span(record.lo, record.hi))
     return overlap(mine, record.grid.shifted(record.lo - record.grid.lo))
-
-
-def _bytes(record: Record) -> Layout:
-    return Layout(record.lo, record.hi, True, record.lo, (record.hi - record.lo,), (1,), torch.uint8)
 
 
 def _same_bytes(kept: Kept | None, record: Record) -> bool:
