@@ -14,6 +14,7 @@ import pytest
 from gradmend.fix.candidate import Project
 from gradmend.fix.facts import Event, Facts, Place
 from gradmend.fix.rewrites import KINDS
+from gradmend.fix.rewrites.save_for_backward import guarded
 from gradmend.fix.text import read
 
 PAIRS = sorted((Path(__file__).parent / "pairs").glob("*.in.py"))
@@ -84,3 +85,43 @@ def test_rebind_leaves_alone_what_it_would_break(source: str) -> None:
     propose = import_module("gradmend.fix.rewrites.rebind").propose
     for line in range(1, source.count("\n") + 1):
         assert not list(propose(Project({"f.py": source}), facts(source, line)))
+
+
+KEPT = """class Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.x = x  # the input
+        y = x @ w
+        ctx.k, ctx.w = 2, w
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        \"\"\"By hand.\"\"\"
+        w = 1
+        return ctx.k * g @ ctx.w.t(), ctx.x.t() @ g
+"""
+SAVED = """class Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        # the input
+        y = x @ w
+        ctx.k = 2
+        ctx.save_for_backward(x, w)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        \"\"\"By hand.\"\"\"
+        x, w_saved = ctx.saved_tensors
+        w = 1
+        return ctx.k * g @ w_saved.t(), x.t() @ g
+"""
+
+
+def test_what_hangs_on_ctx_is_saved_in_one_call() -> None:
+    known = [Facts(saved=Event("Keep", slot=f"ctx.{name}")) for name in ("x", "w", "x")]
+    (found,) = guarded(Project({"f.py": KEPT}), known)
+    assert found.sources["f.py"] == SAVED
+    assert not list(guarded(Project({"f.py": KEPT}), [Facts(saved=Event("Keep", slot="ctx.other"))]))
+    assert not list(guarded(Project({"f.py": KEPT}), [Facts(saved=Event("Other", slot="ctx.x"))]))

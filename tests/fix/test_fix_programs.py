@@ -13,7 +13,7 @@ from gradmend.fix.plan import Plan
 PROGRAMS = Path(__file__).parent / "pairs" / "programs"
 NAMES = sorted(p.name.removesuffix(".bad.py") for p in PROGRAMS.glob("*.bad.py"))
 AMBIGUOUS = {"tbptt_with_step"}
-RIGHT = {"safe_looking_dangerous"}
+RIGHT = {"ctx_changed_as_meant", "safe_looking_dangerous"}
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in AMBIGUOUS | RIGHT])
@@ -50,3 +50,18 @@ def test_the_gradient_at_the_new_parameters_is_an_option(plan: Callable[[str], P
     (option,) = found.options
     assert option.candidate.kind == "recompute" and "the loss of backward call" in option.told
     assert option.sources != found.sources
+
+
+def test_saving_for_backward_is_an_option_beside_the_fix(
+    plan: Callable[[str], Plan], runner: Make, tmp_path: Path
+) -> None:
+    source = (PROGRAMS / "ctx_beside_saved.bad.py").read_text()
+    found = plan(source)
+    (option,) = found.options
+    assert option.candidate.kind == "save_for_backward" and option.proven
+    text = option.sources[str(tmp_path / "main.py")]
+    assert "ctx.save_for_backward(s, x)\n        ctx.n = 2\n" in text
+    assert "s, x = ctx.saved_tensors\n        return ctx.n * x * s * g, None\n" in text
+    # Without the fix of the write, PyTorch refuses what it let pass.
+    refused = runner(text.replace("h = h * 2", "h *= 2")).run({}, "plain")
+    assert refused.error and "modified by an inplace operation" in refused.error["message"]

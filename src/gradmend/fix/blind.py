@@ -1,38 +1,80 @@
-"""Programs whose saves no ledger sees: inside a checkpointed region the forward is run again in backward.
+"""Programs with writes that no ledger can judge; there, float64 differences of the forward tell.
 
-PyTorch does not check what the second run keeps (2.13), so an in-place write there gives a wrong gradient in silence.
-Float64 differences of the forward tell; the lines that write in place are the ones to look at.
+- A checkpointed region runs its forward again in backward, and PyTorch does not check what that run keeps (2.13).
+- A custom Function's forward may overwrite what it has handed to `ctx`: saved are the values at its end, which its
+  backward may mean, or not.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import libcst as cst
 
 from gradmend.fix.candidate import Project
 from gradmend.fix.facts import Event, Facts, Place
+from gradmend.fix.rewrites.clone_write import written
+from gradmend.fix.rewrites.functions import customs
 from gradmend.fix.rewrites.rebind import inplace_call
+from gradmend.fix.tree import Tree
 
-MESSAGE = "the gradient is not the derivative of the forward that ran, and the program checkpoints part of it"
 _MOST = 12
+_NOT_THE_DERIVATIVE = "the gradient is not the derivative of the forward that ran"
 
 
-def checkpoints(project: Project) -> bool:
-    return any("checkpoint(" in text for text in project.sources.values())
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """What is out of sight, the lines that may be to blame, and how to tell that no edit of them helps."""
+
+    part: str
+    suspects: list[Facts]
+    meant: str = ""  # the gradient may be another one on purpose
 
 
-def facts_of(project: Project) -> list[Facts]:
-    """One story for each line that writes in place."""
-    found: list[Facts] = []
+def look(project: Project) -> Blind | None:
+    """The part of a program to ask the differences about."""
+    if any("checkpoint(" in text for text in project.sources.values()):
+        message = f"{_NOT_THE_DERIVATIVE}, and the program checkpoints part of it"
+        return Blind("the checkpointed part", _facts(_written_lines(project), message))
+    lines = list(_overwritten_on_ctx(project))
+    if not lines:
+        return None
+    message = f"{_NOT_THE_DERIVATIVE}, and a custom Function overwrites what it has handed to ctx"
+    meant = f"{_NOT_THE_DERIVATIVE}, and no edit of the custom Function makes it so: right if that is meant"
+    return Blind("the custom Function", _facts(lines, message), meant)
+
+
+def _facts(places: list[Place], message: str) -> list[Facts]:
+    events = [Event("", None, (place,), quiet=True) for place in dict.fromkeys(places)]
+    return [Facts(kind="silent", message=message, writes=(event,)) for event in events[:_MOST]]
+
+
+def _written_lines(project: Project) -> list[Place]:
+    """Each line that writes in place."""
+    found: list[Place] = []
     for file in project.sources:
         tree = project.tree(file)
         assert tree is not None
-        for node in tree.nodes:
-            index = isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript)
-            call = isinstance(node, cst.Call) and inplace_call(node)
-            flag = isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "inplace"
-            if not (index or call or flag or isinstance(node, cst.AugAssign)):
-                continue
-            place = Place(file, tree.lines(node)[0])
-            event = Event("", None, (place,), quiet=True)
-            found.append(Facts(kind="silent", message=MESSAGE, writes=(event,)))
-    return found[:_MOST]
+        found += [Place(file, tree.lines(node)[0]) for node in tree.nodes if _writes(node)]
+    return found
+
+
+def _writes(node: cst.CSTNode) -> bool:
+    index = isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Subscript)
+    call = isinstance(node, cst.Call) and inplace_call(node)
+    flag = isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "inplace"
+    return index or call or flag or isinstance(node, cst.AugAssign)
+
+
+def _overwritten_on_ctx(project: Project) -> Iterator[Place]:
+    """Lines of a forward that write to something which goes to ctx."""
+    for custom in customs(project):
+        kept = {custom.tree.code(value) for value in custom.kept()}
+        yield from _writes_to(custom.tree, custom.forward, kept, custom.file)
+
+
+def _writes_to(tree: Tree, forward: cst.FunctionDef, names: set[str], file: str) -> Iterator[Place]:
+    for node in tree.inside(forward):
+        if isinstance(node, cst.BaseSmallStatement) and any(tree.code(t) in names for t in written(node)):
+            yield Place(file, tree.lines(node)[0])

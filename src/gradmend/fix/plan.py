@@ -16,7 +16,7 @@ from gradmend.fix.proof.compare import Verdict, compare, same_words
 from gradmend.fix.proof.judge import WORDS, Basis, Judge, measure
 from gradmend.fix.proof.runs import Run, Runner
 from gradmend.fix.proof.scratch import user_files
-from gradmend.fix.rewrites import options, propose
+from gradmend.fix.rewrites import options, propose, save_for_backward
 from gradmend.fix.text import Text, read
 
 STEPPED = "GM104"  # parameters were updated between forward and backward
@@ -48,11 +48,12 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An edit that plain PyTorch runs and that means another gradient."""
+    """An edit that is left to the author: one that means another gradient, or does more than was asked."""
 
     candidate: Candidate
     sources: dict[str, str]
     told: str  # how its first difference shows
+    proven: bool = False  # the same gradients
 
 
 @dataclass(slots=True)
@@ -93,9 +94,10 @@ class Planner:
         known = diagnose.facts_of(plain, healed)
         conflicts = healed.extra.get("conflicts", [])
         project = Project({f: t.text for f, t in self.texts.items()})
-        if not known and plain.ran and blind.checkpoints(project):
-            return self._blind(plain, project)
         if not known:
+            hidden = blind.look(project) if plain.ran else None
+            if hidden is not None:
+                return self._blind(plain, project, hidden)
             if plain.ran:
                 return Plan("clean", "nothing to fix: no conflict found")
             if diagnose.is_changed(plain):
@@ -114,6 +116,8 @@ class Planner:
 
     def _add_options(self, plan: Plan, judge: Judge, project: Project, known: list[Facts]) -> None:
         """Other gradients that the author may have meant: found, run, and left to them."""
+        if plan.status == "proven":
+            self._add_guards(plan, judge, project, known)
         if self.ambiguous:
             ways = [c for f in known for c in options.carried(project, f)]
         elif known[0].rule == STEPPED:
@@ -129,28 +133,38 @@ class Planner:
             if not trial.ran:
                 continue
             told = compare(judge.oracle, trial).why or "the gradients are the same here"
-            sources = {f: s for f, s in edited.sources.items() if s != self.texts[f].text}
+            sources = self._changed(edited)
             plan.options.append(Option(candidate, sources, told))
             if self.ambiguous:
                 plan.chosen, plan.sources = [candidate], sources  # for --unsafe: the author said so
             return
 
-    def _blind(self, plain: Run, project: Project) -> Plan:
+    def _add_guards(self, plan: Plan, judge: Judge, project: Project, known: list[Facts]) -> None:
+        """The fixed program with save_for_backward: proven too, and more than the fix needs."""
+        if any(c.kind == "custom_function" for c in plan.chosen):
+            return  # a copy of its own needs no guard
+        fixed = project.edited(plan.sources)
+        for candidate in save_for_backward.guarded(fixed, known):
+            self.tell(candidate.title)
+            edited = fixed.edited(candidate.sources)
+            encoded = self._bytes(edited)
+            if judge.final(self.runner.run(encoded, "plain"), encoded).same:
+                told = "the same gradients; the fix of the write is still needed"
+                plan.options.append(Option(candidate, self._changed(edited), told, proven=True))
+
+    def _blind(self, plain: Run, project: Project, hidden: blind.Blind) -> Plan:
         """No conflict seen, but part of the program is out of sight: ask the differences."""
-        suspects = blind.facts_of(project)
-        judge = self._differences(plain) if suspects else "nothing is written in place"
+        judge = self._differences(plain) if hidden.suspects else "nothing is written in place"
         if isinstance(judge, str):
-            return Plan("clean", f"no conflict found; the checkpointed part could not be checked: {judge}")
+            return Plan("clean", f"no conflict found; {hidden.part} could not be checked: {judge}")
         if judge.final(plain, {}).same:
             return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
-        self.suspects = suspects
+        self.suspects = hidden.suspects
         found = self._search(judge, project, plain, Run("finished"))
-        found.original, found.tried, found.basis, found.facts = (
-            self.texts,
-            self.tried,
-            judge.basis,
-            suspects[0],
-        )
+        if hidden.meant and found.status != "proven":
+            return Plan("clean", f"no conflict found; {hidden.meant}")
+        found.original, found.tried = self.texts, self.tried
+        found.basis, found.facts = judge.basis, hidden.suspects[0]
         return found
 
     def _unproven(self, why: str, project: Project, facts: Facts, conflicts: list[dict[str, Any]]) -> Plan:
@@ -163,7 +177,7 @@ class Planner:
             edited = project.edited(candidate.sources)
             if self.runner.run(self._bytes(edited), "plain").ran:
                 plan.chosen = [candidate]
-                plan.sources = {f: s for f, s in edited.sources.items() if s != self.texts[f].text}
+                plan.sources = self._changed(edited)
                 break
         return plan
 
@@ -284,8 +298,7 @@ class Planner:
         chosen, verdict = found
         for candidate in chosen:
             project = project.edited(candidate.sources)
-        changed = {f: s for f, s in project.sources.items() if s != self.texts[f].text}
-        return Plan("proven", sources=changed, chosen=chosen, verdict=verdict)
+        return Plan("proven", sources=self._changed(project), chosen=chosen, verdict=verdict)
 
     def _solve(
         self, judge: Judge, project: Project, plain: Run, healed: Run, chosen: list[Candidate]
@@ -346,7 +359,10 @@ class Planner:
         return None
 
     def _bytes(self, project: Project) -> dict[str, bytes]:
-        return {f: self.texts[f].encode(s) for f, s in project.sources.items() if s != self.texts[f].text}
+        return {f: self.texts[f].encode(s) for f, s in self._changed(project).items()}
+
+    def _changed(self, project: Project) -> dict[str, str]:
+        return {f: s for f, s in project.sources.items() if s != self.texts[f].text}
 
 
 def _other_line(plain: Run, trial: Run) -> bool:

@@ -118,7 +118,7 @@ def as_json(plan: Plan, cost: Cost | None, patch: str, written: bool) -> dict[st
                 {
                     "title": option.candidate.title,
                     "diff": shown,
-                    "status": "unproven",
+                    "status": "proven" if option.proven else "unproven",
                     "note": note,
                     "edits": [],
                 }

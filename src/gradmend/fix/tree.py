@@ -171,6 +171,19 @@ class Tree:
             return start, start, "".join(n + joint for n in new)
         return start, start, "".join(n + "; " for n in new)
 
+    def without(self, statement: cst.CSTNode) -> Cut:
+        """Take a small statement out: with its line, or with its `;`; a comment behind it stays."""
+        start, end = self.span(statement)
+        line_end = self.offset(self.lines(statement)[1] + 1, 0)
+        after = self.text[end:line_end]
+        if after.lstrip(" \t").startswith(";"):
+            return start, end + len(after) - len(after.lstrip(" \t;")), ""
+        if not self.own_line(statement):
+            return start, end, "pass"
+        if after.strip():
+            return start, end + len(after) - len(after.lstrip(" \t")), ""
+        return self.offset(self.lines(statement)[0], 0), line_end, ""
+
 
 def _odd(text: str) -> bool:
     """Characters at which str.splitlines breaks and Python does not."""

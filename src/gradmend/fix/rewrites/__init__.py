@@ -28,6 +28,7 @@ KINDS = (
     "fresh_leaf",
     "numpy_copy",
     "second_backward",
+    "mark_dirty",
     "custom_function",
     "clone_parameters",
 )

@@ -19,10 +19,10 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         for depth, place, tree in syntax.spots(project, event.chain):
             for statement in tree.statements(place.line, place):
                 rank = RANK + nth + 10 * depth
-                for written in _written(statement):
-                    name = tree.code(written)
-                    if isinstance(written, cst.Name) and not (
-                        syntax.used_after(tree, statement, name) or _used_within(statement, written)
+                for target in written(statement):
+                    name = tree.code(target)
+                    if isinstance(target, cst.Name) and not (
+                        syntax.used_after(tree, statement, name) or _used_within(statement, target)
                     ):
                         continue  # nobody would read the copy: the write would be lost
                     new = tree.replace(tree.before(statement, f"{name} = {name}.clone()"))
@@ -32,7 +32,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     yield from _arguments(tree, statement, place.file, place.line, rank + 4)
 
 
-def _written(statement: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+def written(statement: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """The tensors that a statement writes into, by name."""
     found: list[cst.BaseExpression] = []
     if isinstance(statement, cst.Assign):
@@ -56,11 +56,11 @@ def _written(statement: cst.CSTNode) -> Iterator[cst.BaseExpression]:
             yield home
 
 
-def _used_within(statement: cst.CSTNode, written: cst.Name) -> bool:
+def _used_within(statement: cst.CSTNode, target: cst.Name) -> bool:
     """`return x.add_(1)` and `y = x.relu_()` hand the result on themselves."""
     return not isinstance(statement, (cst.Expr, cst.AugAssign)) and not (
         isinstance(statement, cst.Assign)
-        and any(syntax.root_name(t.target) == written.value for t in statement.targets)
+        and any(syntax.root_name(t.target) == target.value for t in statement.targets)
     )
 
 
