@@ -57,7 +57,11 @@ def _meet(code: CodeType) -> int:
 
 
 def is_user(code: CodeType) -> bool:
-    return _owner_of(code.co_filename) == _USER
+    return is_user_file(code.co_filename)
+
+
+def is_user_file(name: str) -> bool:
+    return _owner_of(name) == _USER
 
 
 def raw_here(depth: int = 1) -> Raw:

@@ -15,7 +15,7 @@ from gradmend.capture.sites import resolve
 from gradmend.capture.unguarded import Kept, Read
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
 from gradmend.story import silent_words as words
-from gradmend.story.foreign import foreign_writes
+from gradmend.story.foreign import foreign_writes, suspects
 from gradmend.story.linking import _culprits, _told, _write
 from gradmend.story.names import written_name
 from gradmend.story.source import parse
@@ -98,10 +98,18 @@ def plausible(fault: Fault) -> bool:
     """Where nobody saw when memory was written, the source must say that it was before the value was used again."""
     if not fault.facts.get("unsure"):
         return True
-    use, escape = resolve(fault.made).user, resolve(fault.escape).user
-    if use is None or escape is None or (use.file, use.function) != (escape.file, escape.function):
+    use, escape = resolve(fault.made).user, resolve(fault.escape)
+    if use is None:
         return False
-    return any(escape.line <= w.line < use.line for w in foreign_writes(resolve(fault.escape)))
+    frames = escape.users
+    for suspect in suspects(escape):
+        for level, frame in enumerate(frames[suspect.level :], suspect.level):
+            if (frame.file, frame.function) == (use.file, use.function):
+                # In the function that holds the array, or once the call that writes has returned.
+                at = suspect.line if level == suspect.level else frame.line
+                if frame.line <= at < use.line:
+                    return True
+    return False
 
 
 def link_fault(fault: Fault) -> Conflict:
