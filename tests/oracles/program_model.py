@@ -141,6 +141,10 @@ def run(program: Program) -> dict[str, torch.Tensor]:
     def backward(loss: torch.Tensor) -> None:
         if loss.requires_grad:
             loss.backward(retain_graph=True)
+            for t in leaves.values():
+                # abs() twice differentiated leaves one, and PyTorch can't add the next gradient to it.
+                if t.grad is not None and t.grad._is_zerotensor():
+                    t.grad = t.grad.clone()
 
     words = {**WORDS, **leaves, "i": 0, "backward": backward, "grad_of": _grad_of(leaves)}
     exec(compile(program.source(), "<program>", "exec"), words)
