@@ -92,6 +92,17 @@ def training_with_ema_and_clamps() -> torch.Tensor:
 
 
 @quiet
+def data_swapped_twice_and_put_back() -> torch.Tensor:
+    w = nn.Parameter(T([3.0, 3.0]))
+    x = T([1.0, 2.0]).requires_grad_()
+    y, was = x * w, w.data.clone()
+    for other in (T([7.0, 7.0]), T([8.0, 8.0]), was):
+        w.data = other
+    y.sum().backward()
+    return x.grad
+
+
+@quiet
 def embedding_renormed_between_lookups() -> torch.Tensor:
     table = nn.Embedding(4, 2, max_norm=1.0)
     nn.init.constant_(table.weight, 3.0)

@@ -167,12 +167,7 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
         if node is not None:
             slot = reads.slot_of(node, entry if packed is None else packed)
             read = reads.is_read(node, slot, handle.device.type)
-        if (
-            not changed
-            and entry.swaps
-            and not _is_result(slot)
-            and not _same_tensor(entry.swaps[-1][1], handle)
-        ):
+        if not changed and entry.swaps and not _is_result(slot) and not _same_tensor(_under(entry), handle):
             cause, changed = "swap", True
         if not (
             moved or (changed and read)
@@ -193,6 +188,12 @@ def _shrunk(entry: Entry) -> bool:
         return _storage_of(entry.handle).nbytes() < layout.hi
     except (RuntimeError, NotImplementedError):
         return False  # sparse, wrapped: no memory of its own
+
+
+def _under(entry: Entry) -> torch.Tensor:
+    """What lies under the saved tensor now: later swaps, perhaps back to what it was, met other memory."""
+    original = entry.original() if entry.original else None
+    return entry.swaps[-1][1] if original is None else original
 
 
 def _is_result(slot: str | None) -> bool:

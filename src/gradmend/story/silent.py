@@ -129,7 +129,7 @@ def link_fault(fault: Fault) -> Conflict:
         writes=writes,
         backward=backward,
         notes=words.notes(fault, also, backward),
-        help=words.helps(fault.rule, first.tensor.name if first else None),
+        help=words.helps(fault.rule, first.tensor.name if first else None, fault.facts.get("why")),
     )
 
 

@@ -105,7 +105,7 @@ def notes(fault: Fault, also: Frame | None, backward: Frame | None) -> tuple[str
             f"{facts['edited']} elements were changed; the gradient that arrives there is not zero for {facts['wrong']}. "
             "Gradmend stops under heal() too: an edit has no old value to give back, it must become part of the graph"
         )
-    if fault.rule == "GM208":
+    if fault.rule == "GM208" and facts.get("why") != "rng":
         told.append(
             "heal() stops here too: the old value is read by a forward that runs again, not handed to a backward"
         )
@@ -126,6 +126,11 @@ ADVICE = {
 }
 
 
-def helps(rule: str, name: str | None) -> tuple[str, ...]:
+RANDOM = "let checkpoint put the random state back: `preserve_rng_state=True`, which is its default"
+
+
+def helps(rule: str, name: str | None, why: object = None) -> tuple[str, ...]:
+    if why == "rng":
+        return (RANDOM, f"`gradmend explain {rule}` tells more")
     name = re.split(r"[.\[]", name)[0] if name else "x"
     return (ADVICE[rule].format(name=name), f"`gradmend explain {rule}` tells more")
