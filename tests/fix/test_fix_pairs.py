@@ -125,3 +125,29 @@ def test_what_hangs_on_ctx_is_saved_in_one_call() -> None:
     assert found.sources["f.py"] == SAVED
     assert not list(guarded(Project({"f.py": KEPT}), [Facts(saved=Event("Keep", slot="ctx.other"))]))
     assert not list(guarded(Project({"f.py": KEPT}), [Facts(saved=Event("Other", slot="ctx.x"))]))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a.backward()\nn = net.weight.grad.norm()\nb.backward()  # BACKWARD\n",
+        "a.backward()\nopt.step()\nb.backward()  # BACKWARD\n",
+        "a.backward()\na = g(x)\na.backward()  # BACKWARD\n",
+        "a.backward()\nlog(net)\nb.backward()  # BACKWARD\n",
+        "a.backward()\nif x: pass\nb.backward()  # BACKWARD\n",
+        "a.backward(seed)\nb.backward()  # BACKWARD\n",
+        "a.backward()\nb.backward(create_graph=True)  # BACKWARD\n",
+        "for a in losses:\n    a.backward()  # BACKWARD\nprint(a)\n",
+        "for a in losses():\n    a.backward()  # BACKWARD\n",
+        "for a in losses:\n    a.backward()  # BACKWARD\n    clip(net)\n",
+    ],
+)
+def test_losses_are_not_summed_where_something_could_tell(source: str) -> None:
+    propose = import_module("gradmend.fix.rewrites.sum_losses").propose
+    assert not list(propose(Project({"f.py": source}), facts(source, 1)))
+
+
+def test_lines_of_an_edited_file_are_found_in_the_original() -> None:
+    was, now = Project({"f.py": "a\nb\nc\nd\n"}), Project({"f.py": "a\nnew\nb\nc2\nd\n"})
+    assert now.lines_before([("f.py", 3), ("f.py", 5)], was) == {("f.py", 2), ("f.py", 4)}
+    assert not now.lines_before([("f.py", 4)], was)

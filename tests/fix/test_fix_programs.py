@@ -65,3 +65,16 @@ def test_saving_for_backward_is_an_option_beside_the_fix(
     # Without the fix of the write, PyTorch refuses what it let pass.
     refused = runner(text.replace("h = h * 2", "h *= 2")).run({}, "plain")
     assert refused.error and "modified by an inplace operation" in refused.error["message"]
+
+
+def test_losses_are_summed_where_that_gives_the_same_gradient(plan: Callable[[str], Plan]) -> None:
+    source = (PROGRAMS / "two_heads_one_trunk.bad.py").read_text()
+    found = plan(source)
+    assert [c.kind for c in found.chosen] == ["sum_losses"] and len(found.joined) == 2
+    assert "(la + lb).backward()" in next(iter(found.sources.values()))
+    # A hook that is not linear tells one gradient from the sum of two.
+    hook = "trunk.weight.register_hook(lambda g: g.clamp(-0.01, 0.01))\nla.backward()"
+    clamped = plan(source.replace("la.backward()", hook))
+    assert [c.kind for c in clamped.chosen] == ["second_backward"]
+    (summed,) = [t for t in clamped.tried if t.candidate.kind == "sum_losses"]
+    assert "the gradient of trunk.weight" in summed.verdict.why

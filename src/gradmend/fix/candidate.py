@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import lru_cache
 
 from gradmend.fix.tree import Tree
@@ -16,6 +17,7 @@ class Candidate:
     rank: int  # cheapest in memory and smallest in diff first
     sources: Mapping[str, str] = field(hash=False)  # file -> its whole new text
     note: str = ""  # what this fix means, when that is not obvious
+    joined: frozenset[tuple[str, int]] = frozenset()  # lines of backward calls that it makes one
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,16 @@ class Project:
     def tree(self, file: str) -> Tree | None:
         text = self.sources.get(file)
         return None if text is None else _tree(text, file)
+
+    def lines_before(self, lines: Iterable[tuple[str, int]], was: Project) -> frozenset[tuple[str, int]]:
+        """Where unchanged lines of these files were in another version of them."""
+        found = set()
+        for file, line in lines:
+            old, new = (p.sources[file].splitlines() for p in (was, self))
+            for a, b, size in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
+                if b < line <= b + size:
+                    found.add((file, line - b + a))
+        return frozenset(found)
 
 
 @lru_cache(maxsize=256)

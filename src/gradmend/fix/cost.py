@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gradmend.fix.proof.joined import Lines, joined
 from gradmend.fix.proof.runs import Run, Runner
 
 _ROUNDS = 3
@@ -28,8 +29,11 @@ class Cost:
         return ", ".join(parts) or "not measurable: the original never ran through"
 
 
-def measure(runner: Runner, sources: Mapping[str, bytes], retain: bool = False) -> Cost:
-    """The edited program against the original, both with PyTorch's check of saved tensors off."""
+def measure(
+    runner: Runner, sources: Mapping[str, bytes], retain: bool = False, lines: Lines = frozenset()
+) -> Cost:
+    """The edited program against the original, both with PyTorch's check of saved tensors off.
+    `lines`: calls of the original that are one in the edited program."""
     before = runner.run({}, "memory").extra.get("bytes")
     after = runner.run(sources, "memory").extra.get("bytes")
     extra = after - before if before is not None and after is not None else None
@@ -37,7 +41,7 @@ def measure(runner: Runner, sources: Mapping[str, bytes], retain: bool = False) 
     for _ in range(_ROUNDS):
         for edited in (False, True):
             run = runner.run(sources if edited else {}, "unchecked", retain=retain)
-            step = _step(run)
+            step = _step(run if edited else joined(run, lines))
             if step is None:
                 return Cost(extra)
             times[edited].append(step)

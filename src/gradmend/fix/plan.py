@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,15 +11,16 @@ from gradmend.errors import UsageError
 from gradmend.fix import blind, diagnose
 from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts
-from gradmend.fix.proof.compare import Verdict, compare, same_words
-from gradmend.fix.proof.judge import WORDS, Basis, Judge, measure
+from gradmend.fix.oracle import Oracles
+from gradmend.fix.proof.compare import Verdict, compare
+from gradmend.fix.proof.joined import Lines
+from gradmend.fix.proof.judge import WORDS, Basis, Judge
 from gradmend.fix.proof.runs import Run, Runner
 from gradmend.fix.proof.scratch import user_files
 from gradmend.fix.rewrites import options, propose, save_for_backward
 from gradmend.fix.text import Text, read
 
 STEPPED = "GM104"  # parameters were updated between forward and backward
-EDITED = "GM210"  # a tensor inside the graph was changed outside autograd, and used again
 _DEPTH = 12  # conflicts fixed one after the other
 _TRIALS = 60  # candidates tried for one conflict
 _STEPS = 4  # ways on from one program, when the first turn out to be dead ends
@@ -44,6 +44,13 @@ class Tried:
     candidate: Candidate
     verdict: Verdict
     step: bool = False  # fixed this conflict, others are left
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    chosen: list[Candidate]
+    verdict: Verdict
+    judge: Judge  # the one that was asked in the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,7 @@ class Plan:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     facts: Facts | None = None
     options: list[Option] = field(default_factory=list)
+    joined: Lines = frozenset()  # backward calls of the original that are one now
 
 
 class Planner:
@@ -103,7 +111,7 @@ class Planner:
             if diagnose.is_changed(plain):
                 return Plan("unproven", f"no write was seen behind PyTorch's error: {plain.why}")
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
-        judge = self._judge(plain, healed, known)
+        judge = Oracles(self.runner, self.tell, plain).choose(healed, known)
         if isinstance(judge, str):
             return self._unproven(judge, project, known[0], conflicts)
         if plain.ran and judge.final(plain, {}).same:
@@ -154,7 +162,8 @@ class Planner:
 
     def _blind(self, plain: Run, project: Project, hidden: blind.Blind) -> Plan:
         """No conflict seen, but part of the program is out of sight: ask the differences."""
-        judge = self._differences(plain) if hidden.suspects else "nothing is written in place"
+        oracles = Oracles(self.runner, self.tell, plain)
+        judge = oracles.differences() if hidden.suspects else "nothing is written in place"
         if isinstance(judge, str):
             return Plan("clean", f"no conflict found; {hidden.part} could not be checked: {judge}")
         if judge.final(plain, {}).same:
@@ -217,99 +226,28 @@ class Planner:
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
         return None
 
-    # -- the oracle --------------------------------------------------------------------------------
-    def _judge(self, plain: Run, healed: Run, known: list[Facts]) -> Judge | str:
-        """The oracle for this program, or why there is none."""
-        self.tell("looking for an oracle")
-        if diagnose.is_refused(plain):
-            return self._without_inference(plain) or self._update(plain) or self._differences(plain)
-        retain = diagnose.is_second(plain) or diagnose.is_second(healed)
-        if retain:
-            healed = self.runner.run({}, "heal", retain=True)
-        copies = self.runner.run({}, "copies", retain=retain)
-        basis: Basis = "retained" if retain else "healed"
-        if not copies.ran:
-            return f"no oracle: {copies.why}" if not healed.ran else Judge(self.runner, basis, healed, plain)
-        agreed = healed.ran and compare(copies, healed).same
-        if not agreed:
-            twice = compare(copies, self.runner.run({}, "copies", retain=retain))
-            if not twice.same:
-                return f"the program is not deterministic: between two runs {twice.why}"
-        live = {tuple(p) for p in copies.extra.get("live", [])}
-        hidden = any((p.file, p.line) in live for f in known for w in f.writes for p in w.chain)
-        # Memory of the graph changed where only the ledger saw it: by numpy, say.
-        foreign = not hidden and any(f.rule == EDITED for f in known)
-        if hidden or foreign:
-            return self._differences(plain, bool(foreign or copies.extra.get("by_detach")))
-        if agreed:
-            # Where even these two print different things (times, say), output is no evidence.
-            return Judge(self.runner, basis, healed, plain, output=same_words(copies.stdout, healed.stdout))
-        if healed.ran:
-            return self._differences(plain)
-        # Healing refused. Copies are an oracle only if they changed what plain PyTorch computes.
-        if plain.ran and compare(copies, plain).same:
-            return self._differences(plain)
-        return Judge(self.runner, basis, copies, plain)
-
-    def _without_inference(self, plain: Run) -> Judge | None:
-        if "inference" not in str((plain.error or {}).get("message")).lower():
-            return None
-        oracle, again = (self.runner.run({}, "plain", inference=False) for _ in range(2))
-        if not oracle.ran or not compare(oracle, again).same:
-            return None
-        return Judge(self.runner, "no_grad", oracle, plain, output=same_words(oracle.stdout, again.stdout))
-
-    def _update(self, plain: Run) -> Judge | str | None:
-        """The oracle where the refused write is an update or a first value, no part of the forward; else None."""
-        if "leaf" not in str((plain.error or {}).get("message")):
-            return None
-        oracle = self.runner.run({}, "forgive")
-        if not self._is_update(plain, oracle):
-            return None
-        if not oracle.ran:
-            return f"no oracle: {oracle.why}"
-        again = self.runner.run({}, "forgive")
-        twice = compare(oracle, again)
-        if not twice.same:
-            return f"the program is not deterministic: between two runs {twice.why}"
-        return Judge(self.runner, "update", oracle, plain, output=same_words(oracle.stdout, again.stdout))
-
-    def _differences(self, plain: Run, doors: bool = False) -> Judge | str:
-        self.tell("measuring differences in float64")
-        slopes = measure(self.runner, {}, doors)
-        if isinstance(slopes, str):
-            return f"no oracle: {slopes}"
-        return Judge(self.runner, "differences", None, plain, slopes, doors=doors)
-
-    @staticmethod
-    def _is_update(plain: Run, oracle: Run) -> bool:
-        if any(not c.get("failed") for c in plain.calls):
-            return True
-        if any(re.search(r"__init__|init|reset|build|setup", place.function) for place in plain.chain()):
-            return True
-        # A Parameter written outside of any forward: it can't be rebound, so its value is what is meant.
-        return oracle.extra.get("edits", 0) > 0 and not oracle.extra.get("others")
-
     # -- the search --------------------------------------------------------------------------------
     def _search(self, judge: Judge, project: Project, plain: Run, healed: Run) -> Plan:
         found = self._solve(judge, project, plain, healed, [])
         if found is None:
             return Plan("unproven", self.ambiguous or "no candidate was proven")
-        chosen, verdict = found
-        for candidate in chosen:
+        for candidate in found.chosen:
             project = project.edited(candidate.sources)
-        return Plan("proven", sources=self._changed(project), chosen=chosen, verdict=verdict)
+        changed = self._changed(project)
+        return Plan(
+            "proven", sources=changed, chosen=found.chosen, verdict=found.verdict, joined=found.judge.joined
+        )
 
     def _solve(
         self, judge: Judge, project: Project, plain: Run, healed: Run, chosen: list[Candidate]
-    ) -> tuple[list[Candidate], Verdict] | None:
+    ) -> Solved | None:
         """Edits that end in a proof: at once, or by way of programs with less left to fix."""
         if len(chosen) >= _DEPTH:
             return None
-        if judge.basis == "retained" and chosen and not diagnose.is_second(plain):
+        if chosen and chosen[-1].kind == "second_backward" and not diagnose.is_second(plain):
             self.ambiguous = OPTIONS
             return None
-        second_best: tuple[list[Candidate], Verdict] | None = None
+        second_best: Solved | None = None
         steps = 0
         for facts in self.suspects or diagnose.facts_of(plain, healed)[:3]:
             for candidate in propose(project, facts)[:_TRIALS]:
@@ -317,31 +255,41 @@ class Planner:
                     return second_best
                 if candidate.kind == "no_grad" and judge.basis != "update":
                     continue  # would cut what is part of the forward
+                speaks = self._judge_of(judge, project, candidate)
+                if speaks is None:
+                    continue
                 self.tell(candidate.title)
                 edited = project.edited(candidate.sources)
                 sources = self._bytes(edited)
-                trial = self.runner.run(sources, "plain")
+                trial = self.runner.run(sources, "plain", **speaks.bounds)
                 moved = any(c.kind == "move" for c in [*chosen, candidate])
-                verdict = judge.final(trial, sources, moved)
+                verdict = speaks.final(trial, sources, moved)
                 self.tried.append(Tried(candidate, verdict))
                 if verdict.same and verdict.exact:
-                    return [*chosen, candidate], verdict
+                    return Solved([*chosen, candidate], verdict, speaks)
                 if verdict.same:
                     if second_best is None and _tellable(candidate, verdict):
-                        second_best = [*chosen, candidate], verdict
+                        second_best = Solved([*chosen, candidate], verdict, speaks)
                     continue
                 if second_best is not None or steps >= _STEPS:
                     continue
-                after = self._progress(judge, sources, plain, trial, healed)
+                after = self._progress(speaks, sources, plain, trial, healed)
                 if after is not None:
                     self.tried[-1].step = True
                     steps += 1
-                    found = self._solve(judge, edited, trial, after, [*chosen, candidate])
+                    found = self._solve(speaks, edited, trial, after, [*chosen, candidate])
                     if found is not None or self.ambiguous:
                         return found
             if second_best is not None:
                 break
         return second_best
+
+    def _judge_of(self, judge: Judge, project: Project, candidate: Candidate) -> Judge | None:
+        """An edit that joins backward calls is compared with the sum of what they gave."""
+        if not candidate.joined:
+            return judge
+        original = Project({f: t.text for f, t in self.texts.items()})
+        return judge.joining(project.lines_before(candidate.joined, original))
 
     def _progress(
         self, judge: Judge, sources: dict[str, bytes], plain: Run, trial: Run, healed: Run

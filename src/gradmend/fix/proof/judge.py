@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gradmend.fix.proof.compare import Verdict, compare
+from gradmend.fix.proof.joined import Lines, groups, joined
 from gradmend.fix.proof.runs import Run, Runner
 
 Basis = Literal["healed", "retained", "update", "no_grad", "differences"]
@@ -56,6 +57,26 @@ class Judge:
         self.runner, self.basis, self.oracle, self.plain = runner, basis, oracle, plain
         self.slopes, self.doors = slopes, doors
         self.output = output  # is what the program prints the same in each run?
+        self.joined: Lines = frozenset()  # backward calls of the original that are one in the edited program
+        self.bounds: dict[
+            str, int
+        ] = {}  # how far a trial has to run, where that is not as far as the original
+
+    def joining(self, lines: Lines) -> Judge | None:
+        """The judge of programs that make one backward call of several."""
+        oracle = self.oracle
+        if oracle is None or self.joined or not lines:
+            return None
+        if oracle.outcome == "stopped":
+            # It may have stopped inside a series of calls: end it after the last whole one.
+            whole = groups(oracle, lines)[:-1]
+            oracle = self.runner.run({}, "heal", retain=True, limit=sum(map(len, whole))) if whole else oracle
+        other = Judge(self.runner, self.basis, joined(oracle, lines), self.plain, output=self.output)
+        other.joined = lines
+        if oracle.outcome == "stopped":
+            assert other.oracle is not None
+            other.bounds = {"limit": len(other.oracle.calls)}
+        return other
 
     def final(self, trial: Run, sources: Sources, moved: bool = False) -> Verdict:
         """Does the edited program, under plain PyTorch, compute what the original meant? `moved`: an update moved."""

@@ -81,6 +81,7 @@ class Recorder:
             "dtype": [str(t.dtype) for t in outputs if isinstance(t, torch.Tensor)],
         }
         self.before(outputs, args)
+        call["made"] = youngest()
         self.calls.append(call)
         accumulate = kwargs.get("accumulate_grad", False)
         hooks = []
@@ -108,6 +109,7 @@ class Recorder:
             for hook in hooks:
                 hook.remove()
         call["after"] = time.process_time() - self.began
+        call["done"] = youngest()
         if not accumulate:
             for order, grad in enumerate(result):
                 call["grads"][f"input {order}"] = None if grad is None else _keep(grad)
@@ -186,6 +188,13 @@ def _keep(tensor: torch.Tensor) -> Any:
         if flat.numel() > _MOST:
             flat = flat[:: -(-flat.numel() // _MOST)]
         return np.array(flat.to("cpu", torch.float64).numpy(), copy=True)
+
+
+def youngest() -> int:
+    """The number of the newest node of this thread's graphs: they are counted as they are made."""
+    with torch.enable_grad():
+        node: Any = torch.ones((), requires_grad=True).neg().grad_fn
+    return -1 if node is None else int(node._sequence_nr())  # none in inference mode
 
 
 def leaves_of(outputs: Any) -> tuple[list[torch.Tensor], float]:

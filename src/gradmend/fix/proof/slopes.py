@@ -14,7 +14,7 @@ import torch
 
 from gradmend.fix.proof.differences import Nudge, in_float64, way
 from gradmend.fix.proof.forgive import Forgive
-from gradmend.fix.proof.record import Enough, Recorder, leaves_of
+from gradmend.fix.proof.record import Enough, Recorder, leaves_of, youngest
 
 
 def enter(
@@ -123,7 +123,7 @@ def _told(nudge: Nudge, request: dict[str, Any], extra: dict[str, Any], recorder
         if len(kept) >= most:
             save()
             raise Enough
-        newest = _youngest()
+        newest = youngest()
         nudge.next_call(armed=True)
         save()
         return result
@@ -138,12 +138,6 @@ def _heard(nudge: Nudge, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, 
         "float64": all(t.dtype == torch.float64 for t in outputs if isinstance(t, torch.Tensor)),
         "inputs": not kwargs.get("accumulate_grad", False),
     }
-
-
-def _youngest() -> int:
-    with torch.enable_grad():
-        node: Any = torch.ones((), requires_grad=True).mul(1).grad_fn
-    return int(node._sequence_nr())
 
 
 def _loss(outputs: Any, args: tuple[Any, ...]) -> float:

@@ -12,6 +12,7 @@ Rewrite = Callable[[Project, Facts], Iterable[Candidate]]
 
 KINDS = (
     "rebind",
+    "returned",
     "loop_item",
     "inplace_flag",
     "out_argument",
@@ -27,6 +28,7 @@ KINDS = (
     "clone_write",
     "fresh_leaf",
     "numpy_copy",
+    "sum_losses",
     "second_backward",
     "mark_dirty",
     "custom_function",

@@ -1,0 +1,101 @@
+"""Which oracle speaks for a program: found by running it, or the reason why there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gradmend.fix import diagnose
+from gradmend.fix.facts import Facts
+from gradmend.fix.proof.compare import compare, same_words
+from gradmend.fix.proof.judge import Basis, Judge, measure
+from gradmend.fix.proof.runs import Run, Runner
+
+EDITED = "GM210"  # a tensor inside the graph was changed outside autograd, and used again
+
+
+class Oracles:
+    def __init__(self, runner: Runner, tell: Callable[[str], None], plain: Run) -> None:
+        self.runner, self.tell, self.plain = runner, tell, plain
+
+    def choose(self, healed: Run, known: list[Facts]) -> Judge | str:
+        """The oracle for this program, or why there is none."""
+        self.tell("looking for an oracle")
+        if diagnose.is_refused(self.plain):
+            return self._without_inference() or self._update() or self.differences()
+        retain = diagnose.is_second(self.plain) or diagnose.is_second(healed)
+        if retain:
+            healed = self.runner.run({}, "heal", retain=True)
+        copies = self.runner.run({}, "copies", retain=retain)
+        basis: Basis = "retained" if retain else "healed"
+        if not copies.ran:
+            return (
+                f"no oracle: {copies.why}"
+                if not healed.ran
+                else Judge(self.runner, basis, healed, self.plain)
+            )
+        agreed = healed.ran and compare(copies, healed).same
+        if not agreed:
+            twice = compare(copies, self.runner.run({}, "copies", retain=retain))
+            if not twice.same:
+                return f"the program is not deterministic: between two runs {twice.why}"
+        live = {tuple(p) for p in copies.extra.get("live", [])}
+        hidden = any((p.file, p.line) in live for f in known for w in f.writes for p in w.chain)
+        # Memory of the graph changed where only the ledger saw it: by numpy, say.
+        foreign = not hidden and any(f.rule == EDITED for f in known)
+        if hidden or foreign:
+            return self.differences(bool(foreign or copies.extra.get("by_detach")))
+        if agreed:
+            # Where even these two print different things (times, say), output is no evidence.
+            return Judge(
+                self.runner, basis, healed, self.plain, output=same_words(copies.stdout, healed.stdout)
+            )
+        if healed.ran:
+            return self.differences()
+        # Healing refused. Copies are an oracle only if they changed what plain PyTorch computes.
+        if self.plain.ran and compare(copies, self.plain).same:
+            return self.differences()
+        return Judge(self.runner, basis, copies, self.plain)
+
+    def _without_inference(self) -> Judge | None:
+        if "inference" not in str((self.plain.error or {}).get("message")).lower():
+            return None
+        oracle, again = (self.runner.run({}, "plain", inference=False) for _ in range(2))
+        if not oracle.ran or not compare(oracle, again).same:
+            return None
+        return Judge(
+            self.runner, "no_grad", oracle, self.plain, output=same_words(oracle.stdout, again.stdout)
+        )
+
+    def _update(self) -> Judge | str | None:
+        """The oracle where the refused write is an update or a first value, no part of the forward; else None."""
+        if "leaf" not in str((self.plain.error or {}).get("message")):
+            return None
+        oracle = self.runner.run({}, "forgive")
+        if not _is_update(self.plain, oracle):
+            return None
+        if not oracle.ran:
+            return f"no oracle: {oracle.why}"
+        again = self.runner.run({}, "forgive")
+        twice = compare(oracle, again)
+        if not twice.same:
+            return f"the program is not deterministic: between two runs {twice.why}"
+        return Judge(
+            self.runner, "update", oracle, self.plain, output=same_words(oracle.stdout, again.stdout)
+        )
+
+    def differences(self, doors: bool = False) -> Judge | str:
+        self.tell("measuring differences in float64")
+        slopes = measure(self.runner, {}, doors)
+        if isinstance(slopes, str):
+            return f"no oracle: {slopes}"
+        return Judge(self.runner, "differences", None, self.plain, slopes, doors=doors)
+
+
+def _is_update(plain: Run, oracle: Run) -> bool:
+    if any(not c.get("failed") for c in plain.calls):
+        return True
+    if any(re.search(r"__init__|init|reset|build|setup", place.function) for place in plain.chain()):
+        return True
+    # A Parameter written outside of any forward: it can't be rebound, so its value is what is meant.
+    return oracle.extra.get("edits", 0) > 0 and not oracle.extra.get("others")
