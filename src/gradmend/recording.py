@@ -35,9 +35,9 @@ def ignore_backwards() -> None:
         backwards.forget()
 
 
-def _started(call: backwards.BackwardCall, roots: Any) -> None:
+def _started(call: backwards.BackwardCall, roots: Any, grads: Any) -> None:
     stepping.wake()
-    extras.before_backward(call, roots)
+    extras.before_backward(call, roots, grads)
 
 
 def _failed(call: backwards.BackwardCall, error: BaseException, roots: Any) -> None:

@@ -102,4 +102,4 @@ def step_that_raised() -> None:
         with pytest.raises(ValueError, match="middle of a step"):
             _train(model, optimizer)
     assert not _is_tapped("mul_")
-    assert not switch._lifted
+    assert not switch.lifted

@@ -75,7 +75,7 @@ def test_a_wrapper_put_on_top_of_ours_survives_disarm() -> None:
 def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
     seen: list[Any] = []
     backwards.arm(
-        before=lambda call, roots: seen.append(("before", call.outcome, roots[0].item())),
+        before=lambda call, roots, grads: seen.append(("before", call.outcome, (roots[0] * grads[0]).item())),
         after=lambda call: seen.append(("after", call.outcome)),
         failed=lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))),
     )

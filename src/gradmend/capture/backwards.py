@@ -21,7 +21,6 @@ import torch.autograd.graph as graph
 from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.model import Frame, Site
 
-_storage_of = torch._C.TensorBase.untyped_storage
 _CALLS_KEPT = 64
 _CALLS_WITH_NODES = 16
 _NODES_KEPT = 4096  # in one call
@@ -40,7 +39,7 @@ class BackwardCall:
     # Sequence number of each node that asked for a Save -> where that Save was made. Sequence numbers count
     # up with each node that a thread makes, so they order nodes and outlive them.
     visited: dict[int, Raw] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given
+    seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given, while watched
 
     @property
     def site(self) -> Site:
@@ -52,7 +51,7 @@ class BackwardCall:
 
 
 Roots = Sequence[Any]  # tensors or GradientEdges
-Before = Callable[[BackwardCall, Roots], None]
+Before = Callable[[BackwardCall, Roots, Any], None]  # and the gradients that the call was given
 After = Callable[[BackwardCall], None]
 Failed = Callable[[BackwardCall, BaseException, Roots], None]
 
@@ -77,20 +76,20 @@ def arm(
     if _disarm is not None:
         raise RuntimeError("the recording of backward calls is armed already; disarm() it first")
     live = True
+    compiling = torch.compiler.is_compiling
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def run_backward(t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
-            if not live or torch.compiler.is_compiling():
+            if not live or compiling():
                 return original(t_outputs, *args, **kwargs)
             retain = args[1] if len(args) > 1 else kwargs.get("keep_graph", False)
             call = BackwardCall(next(_ticks), site(2), _numbers(t_outputs), bool(retain), get_ident())
-            call.seeds = _storages(args[0] if args else kwargs.get("grad_tensors"))
             _keep(call)
             running.append(call)
             try:
                 if before is not None:
-                    before(call, t_outputs)
+                    before(call, t_outputs, args[0] if args else kwargs.get("grad_tensors"))
                 result = original(t_outputs, *args, **kwargs)
                 call.outcome = "done"
             except BaseException as exc:
@@ -170,13 +169,6 @@ def _keep(call: BackwardCall) -> None:
     history.append(call)
     if len(history) > _CALLS_WITH_NODES:
         history[-1 - _CALLS_WITH_NODES].visited = {}
-
-
-def _storages(grads: Any) -> tuple[int, ...]:
-    try:
-        return tuple(_storage_of(g)._cdata for g in grads or () if isinstance(g, torch.Tensor))
-    except (RuntimeError, NotImplementedError):
-        return ()  # sparse, wrapped: no memory of their own
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from gradmend.capture import arrivals, branches, checkpoints, edits, functions, gradients, plain, stepping
 from gradmend.capture.backwards import BackwardCall, Roots
 from gradmend.capture.taps import hub
+
+_storage_of = torch._C.TensorBase.untyped_storage
 
 _armed = 0
 _hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
@@ -40,9 +44,12 @@ def disarm() -> None:
     checkpoints.disarm()
 
 
-def before_backward(call: BackwardCall, roots: Roots) -> None:
+def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
     branches.roots.append(roots)
-    if _armed and not plain.active and edits.pending():
+    if not _armed:
+        return
+    call.seeds = _storages(grads)
+    if not plain.active and edits.pending():
         hooks = arrivals.watch(roots)
         if hooks:
             _hooks[call.tick] = hooks
@@ -53,3 +60,10 @@ def after_backward(call: BackwardCall) -> None:
         branches.roots.pop()
     for hook in _hooks.pop(call.tick, ()):
         hook.remove()
+
+
+def _storages(grads: Any) -> tuple[int, ...]:
+    try:
+        return tuple(_storage_of(g)._cdata for g in grads or () if isinstance(g, torch.Tensor))
+    except (RuntimeError, NotImplementedError):
+        return ()  # sparse, wrapped: no memory of their own

@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gradmend.capture.taps import hub, switch
 
 _EARS = ("listeners", "edits")
+_awake = hub.awake
 _WORTH_IT = 20  # parameters; changing torch.Tensor and back costs as much as some sixty idle taps
 
 stepped: list[Callable[[Any], None]] = []  # called with the optimizer after each step
@@ -42,28 +43,34 @@ def disarm() -> None:
             _handles.pop().remove()
 
 
+# These run once a step between two of the program's own lines, where Python costs several times what it does in
+# a tight loop: they look before they act.
+
+
 def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if any(callable(a) for a in (*args[1:], *kwargs.values())):
-        return  # a closure runs the program's own code
+    if len(args) > 1 or kwargs:
+        for a in (*args[1:], *kwargs.values()):
+            if callable(a):
+                return  # a closure runs the program's own code
     for ear in _EARS:
-        if ear in hub.awake:
-            hub.awake.discard(ear)
+        if ear in _awake:
+            _awake.discard(ear)
             asleep.add(ear)
     if _many_writes(optimizer) and threading.active_count() == 1:
         hub.LEDGER.settle()
         hub.LEDGER.bury()
-        if not hub.awake:
+        if not _awake:
             switch.lift()
 
 
 def _many_writes(optimizer: Any) -> bool:
-    """Whether it is torch's own, goes parameter by parameter, and has many."""
-    if not type(optimizer).__module__.startswith("torch.optim."):
-        return False
-    groups = optimizer.param_groups
-    if any(group.get("fused") or group.get("foreach") for group in groups):
-        return False
-    return sum(len(group["params"]) for group in groups) >= _WORTH_IT
+    """Whether it has many parameters, goes from one to the next, and is torch's own."""
+    count = 0
+    for group in optimizer.param_groups:
+        count += len(group["params"])
+        if group.get("fused") or group.get("foreach"):
+            return False
+    return count >= _WORTH_IT and type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -74,6 +81,8 @@ def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def wake() -> None:
     """Listen again. A step that raised never told its end, so the next Save and the next backward wake too."""
-    switch.lower()
-    hub.awake.update(asleep)
-    asleep.clear()
+    if switch.lifted:
+        switch.lower()
+    if asleep:
+        _awake.update(asleep)
+        asleep.clear()

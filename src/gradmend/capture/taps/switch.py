@@ -76,23 +76,23 @@ _OPTIMIZERS_USE = (
     "copy_",
     "__iadd__",
 )
-_lifted: list[tuple[str, Any]] = []
+lifted: list[tuple[str, Any]] = []  # names off for now, and their taps
 
 
 def lift() -> None:
     """Take the taps off the methods that optimizers use most, until lower()."""
     with _lock:
-        if _undo and not _lifted:
+        if _undo and not lifted:
             own = vars(torch.Tensor)
-            _lifted.extend((name, own[name]) for name in _OPTIMIZERS_USE)
+            lifted.extend((name, own[name]) for name in _OPTIMIZERS_USE)
             for name in _OPTIMIZERS_USE:
                 delattr(torch.Tensor, name)
 
 
 def lower() -> None:
     with _lock:
-        while _lifted:
-            setattr(torch.Tensor, *_lifted.pop())
+        while lifted:
+            setattr(torch.Tensor, *lifted.pop())
 
 
 def _put_on() -> None:
