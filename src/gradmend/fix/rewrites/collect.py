@@ -20,17 +20,15 @@ RANK = 22
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain[:2]):
-            for statement in tree.statements(place.line, place):
-                name = _row_written(statement)
-                if name is None:
-                    continue
-                cuts = _rows(tree, statement, name)
-                if cuts:
-                    title = f"keep the rows of `{name}` in a list and stack them"
-                    new = tree.replace(*cuts)
-                    yield Candidate(title, "collect", RANK + nth + 2 * depth, {place.file: new})
+    for extra, place, tree, statement in syntax.writing(project, facts, 2):
+        name = _row_written(statement)
+        if name is None:
+            continue
+        cuts = _rows(tree, statement, name)
+        if cuts:
+            title = f"keep the rows of `{name}` in a list and stack them"
+            new = tree.replace(*cuts)
+            yield Candidate(title, "collect", RANK + extra, {place.file: new})
 
 
 def _row_written(statement: cst.CSTNode) -> str | None:

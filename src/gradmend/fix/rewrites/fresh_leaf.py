@@ -24,19 +24,17 @@ _LEAF = ("grad", "requires_grad", "requires_grad_", "is_leaf", "retain_grad", "z
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if "leaf" not in facts.message:
         return
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain[:2]):
-            for statement in tree.statements(place.line, place):
-                for order, (home, name) in enumerate(_written(tree, statement)):
-                    if name in _MODULES:
-                        continue
-                    fresh = _unused(tree, f"{name}_new")
-                    cuts = _renamed(tree, _unlooped(tree, home, name), name, fresh)
-                    if cuts:
-                        title = f"write to a copy of the leaf `{name}`"
-                        asked = f"{name}.grad" in tree.text
-                        rank = (_FIRST if asked else RANK) + nth + 2 * depth + order
-                        yield Candidate(title, "fresh_leaf", rank, {place.file: tree.replace(*cuts)})
+    for extra, place, tree, statement in syntax.writing(project, facts, 2):
+        for order, (home, name) in enumerate(_written(tree, statement)):
+            if name in _MODULES:
+                continue
+            fresh = _unused(tree, f"{name}_new")
+            cuts = _renamed(tree, _unlooped(tree, home, name), name, fresh)
+            if cuts:
+                title = f"write to a copy of the leaf `{name}`"
+                asked = f"{name}.grad" in tree.text
+                rank = (_FIRST if asked else RANK) + extra + order
+                yield Candidate(title, "fresh_leaf", rank, {place.file: tree.replace(*cuts)})
 
 
 def _written(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, str]]:

@@ -15,13 +15,11 @@ RANK = 24
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain):
-            for statement in tree.statements(place.line, place):
-                for order, (title, new) in enumerate(forms(tree, statement)):
-                    text = tree.replace(tree.cut(statement, new))
-                    rank = RANK + nth + 2 * depth + order
-                    yield Candidate(f"{title} (line {place.line})", "functional", rank, {place.file: text})
+    for extra, place, tree, statement in syntax.writing(project, facts):
+        for order, (title, new) in enumerate(forms(tree, statement)):
+            text = tree.replace(tree.cut(statement, new))
+            rank = RANK + extra + order
+            yield Candidate(f"{title} (line {place.line})", "functional", rank, {place.file: text})
 
 
 def forms(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, str]]:

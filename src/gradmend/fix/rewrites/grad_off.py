@@ -24,10 +24,8 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if "inference" in message:
         yield from _no_grad(project)
     if "no_grad mode" in message or "inference mode" in message:
-        for _, event in syntax.events(facts):
-            for _, place, tree in syntax.spots(project, event.chain[:2]):
-                for statement in tree.statements(place.line, place):
-                    yield from _outside(tree, statement, place.file)
+        for _, place, tree, statement in syntax.writing(project, facts, 2):
+            yield from _outside(tree, statement, place.file)
 
 
 def _no_grad(project: Project) -> Iterator[Candidate]:

@@ -21,22 +21,18 @@ RANK = 12
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain[:2]):
-            for statement in tree.statements(place.line, place):
-                if not isinstance(statement, cst.BaseSmallStatement):
-                    continue
-                shown = _seen(tree, statement)
-                block = _no_grad_block(tree, statement)
-                if shown is None and block is None:
-                    continue
-                for order, new in enumerate(open_forms(shown or tree.code(statement))):
-                    rank = RANK + nth + 2 * depth + order
-                    title = f"let autograd see the edit on line {place.line}"
-                    cut = tree.cut(
-                        block if block is not None else statement, _joined(tree, block or statement, new)
-                    )
-                    yield Candidate(title, "live_edit", rank, {place.file: tree.replace(cut)})
+    for extra, place, tree, statement in syntax.writing(project, facts, 2):
+        if not isinstance(statement, cst.BaseSmallStatement):
+            continue
+        shown = _seen(tree, statement)
+        block = _no_grad_block(tree, statement)
+        if shown is None and block is None:
+            continue
+        for order, new in enumerate(open_forms(shown or tree.code(statement))):
+            rank = RANK + extra + order
+            title = f"let autograd see the edit on line {place.line}"
+            cut = tree.cut(block if block is not None else statement, _joined(tree, block or statement, new))
+            yield Candidate(title, "live_edit", rank, {place.file: tree.replace(cut)})
 
 
 def _seen(tree: Tree, statement: cst.CSTNode) -> str | None:

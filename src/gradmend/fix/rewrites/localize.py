@@ -20,18 +20,14 @@ RANK = 26
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain[:2]):
-            for statement in tree.statements(place.line, place):
-                target = _attribute(statement)
-                if target is None:
-                    continue
-                cuts = _local(tree, statement, target)
-                if cuts:
-                    title = f"use a local `{target.attr.value}` from line {place.line} on"
-                    yield Candidate(
-                        title, "localize", RANK + nth + 2 * depth, {place.file: tree.replace(*cuts)}
-                    )
+    for extra, place, tree, statement in syntax.writing(project, facts, 2):
+        target = _attribute(statement)
+        if target is None:
+            continue
+        cuts = _local(tree, statement, target)
+        if cuts:
+            title = f"use a local `{target.attr.value}` from line {place.line} on"
+            yield Candidate(title, "localize", RANK + extra, {place.file: tree.replace(*cuts)})
 
 
 def _attribute(statement: cst.CSTNode) -> cst.Attribute | None:

@@ -20,13 +20,11 @@ RANK = 9  # a rebound loop variable alone would lose the value, so this comes fi
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain):
-            for statement in tree.statements(place.line, place):
-                ways = [*_put_back(tree, statement), *_through_index(tree, statement)]
-                for order, (title, cuts) in enumerate(ways):
-                    new = tree.replace(*cuts)
-                    yield Candidate(title, "loop_item", RANK + nth + 2 * depth + order, {place.file: new})
+    for extra, place, tree, statement in syntax.writing(project, facts):
+        ways = [*_put_back(tree, statement), *_through_index(tree, statement)]
+        for order, (title, cuts) in enumerate(ways):
+            new = tree.replace(*cuts)
+            yield Candidate(title, "loop_item", RANK + extra + order, {place.file: new})
 
 
 def _put_back(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, list[Cut]]]:

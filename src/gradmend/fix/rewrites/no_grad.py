@@ -19,17 +19,15 @@ RANK = 7  # only asked for where PyTorch refuses to write to a leaf
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if "leaf" not in facts.message:
         return
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain[:2]):
-            for statement in tree.statements(place.line, place):
-                for order, unit in enumerate(_units(tree, statement)):
-                    cuts = wrap(tree, unit, _last(tree, unit))
-                    if cuts is None:
-                        continue
-                    new = tree.replace(*cuts)
-                    rank = RANK + nth + 2 * depth + order
-                    title = f"update under torch.no_grad() (line {place.line})"
-                    yield Candidate(title, "no_grad", rank, {place.file: new})
+    for extra, place, tree, statement in syntax.writing(project, facts, 2):
+        for order, unit in enumerate(_units(tree, statement)):
+            cuts = wrap(tree, unit, _last(tree, unit))
+            if cuts is None:
+                continue
+            new = tree.replace(*cuts)
+            rank = RANK + extra + order
+            title = f"update under torch.no_grad() (line {place.line})"
+            yield Candidate(title, "no_grad", rank, {place.file: new})
 
 
 def _units(tree: Tree, statement: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -16,13 +16,11 @@ RANK = 8
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain):
-            for statement in tree.statements(place.line, place):
-                for cuts in _without_out(tree, statement):
-                    title = f"bind the result instead of out= (line {place.line})"
-                    new = tree.replace(*cuts)
-                    yield Candidate(title, "out_argument", RANK + nth + 2 * depth, {place.file: new})
+    for extra, place, tree, statement in syntax.writing(project, facts):
+        for cuts in _without_out(tree, statement):
+            title = f"bind the result instead of out= (line {place.line})"
+            new = tree.replace(*cuts)
+            yield Candidate(title, "out_argument", RANK + extra, {place.file: new})
 
 
 def _without_out(tree: Tree, statement: cst.CSTNode) -> Iterator[list[Cut]]:

@@ -16,13 +16,11 @@ RANK = 10
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain):
-            for statement in tree.statements(place.line, place):
-                for order, (title, cuts) in enumerate(rebound(tree, statement)):
-                    new = tree.replace(*cuts)
-                    rank = RANK + nth + 2 * depth + order
-                    yield Candidate(f"{title} (line {place.line})", "rebind", rank, {place.file: new})
+    for extra, place, tree, statement in syntax.writing(project, facts):
+        for order, (title, cuts) in enumerate(rebound(tree, statement)):
+            new = tree.replace(*cuts)
+            rank = RANK + extra + order
+            yield Candidate(f"{title} (line {place.line})", "rebind", rank, {place.file: new})
 
 
 def rebound(tree: Tree, statement: cst.CSTNode, alone: bool = False) -> Iterator[tuple[str, list[Cut]]]:

@@ -190,3 +190,13 @@ def spots(project: Project, chain: tuple[Place, ...]) -> Iterator[tuple[int, Pla
         tree = project.tree(place.file)
         if tree is not None:
             yield depth, place, tree
+
+
+def writing(
+    project: Project, facts: Facts, reach: int | None = None
+) -> Iterator[tuple[int, Place, Tree, cst.CSTNode]]:
+    """Each statement that wrote, or called what wrote (`reach` lines up), and how much later than the first it is tried."""
+    for nth, event in events(facts):
+        for depth, place, tree in spots(project, event.chain[:reach]):
+            for statement in tree.statements(place.line, place):
+                yield nth + 2 * depth, place, tree, statement
