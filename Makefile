@@ -6,6 +6,8 @@ READY  := $(VENV)/.ready
 WORLD  := .venv-world
 BENCH  := .venv-bench
 JOBS   ?= 2
+# Where there is a compiler, installing builds this; the package works without.
+COMPILED := hatch_build.py src/gradmend/capture/_fast.c
 
 .PHONY: demo test test-ops test-world world bench bench-venv bench-sparse tables venv lint types check clean
 
@@ -43,20 +45,20 @@ tables: $(READY)  ## What is generated and committed: slots that backward never 
 venv: $(READY)
 
 # torch comes first and alone, pinned, so that no other package can choose one.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
 
-$(WORLD)/.ready: pyproject.toml constraints.txt
+$(WORLD)/.ready: pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(WORLD)
 	$(WORLD)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(WORLD)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,world]"
 	@touch $@
 
 # The last two name dependencies that would bring another torch, or build against one that pip hides from them.
-$(BENCH)/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
+$(BENCH)/.ready: pyproject.toml constraints.txt $(COMPILED) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r benchmarks/requirements.txt

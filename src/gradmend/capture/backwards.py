@@ -21,6 +21,7 @@ import torch.autograd.graph as graph
 from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.model import Frame, Site
 
+_Tensor = torch.Tensor
 _CALLS_KEPT = 64
 _CALLS_WITH_NODES = 16
 _NODES_KEPT = 4096  # in one call
@@ -168,13 +169,13 @@ def visit(node: Any, raw: Raw) -> None:
 def _keep(call: BackwardCall) -> None:
     history.append(call)
     if len(history) > _CALLS_WITH_NODES:
-        history[-1 - _CALLS_WITH_NODES].visited = {}
+        history[-1 - _CALLS_WITH_NODES].visited.clear()
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:
     numbers = []
     for root in roots:
-        node = root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None)
+        node = root.grad_fn if isinstance(root, _Tensor) else getattr(root, "node", None)
         if node is not None:
             numbers.append(node._sequence_nr())
     return tuple(numbers)

@@ -10,8 +10,8 @@ import torch
 from gradmend.capture.arrivals import site_of
 from gradmend.capture.sites import Raw
 
-# The roots of the backward calls that are running, innermost last.
-roots: list[Sequence[Any]] = []
+# The roots of the backward calls that are running, by their ticks, innermost last.
+roots: dict[int, Sequence[Any]] = {}
 
 
 def sibling() -> tuple[str, Raw]:
@@ -31,7 +31,10 @@ def sibling() -> tuple[str, Raw]:
 
 
 def _senders(node: Any) -> list[Any]:
-    stack = [r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None) for r in roots[-1]]
+    stack = [
+        r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None)
+        for r in next(reversed(roots.values()))
+    ]
     seen = set()
     found = []
     while stack:

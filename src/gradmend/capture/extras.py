@@ -45,9 +45,9 @@ def disarm() -> None:
 
 
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
-    branches.roots.append(roots)
     if not _armed:
         return
+    branches.roots[call.tick] = roots
     call.seeds = _storages(grads)
     if not plain.active and edits.pending():
         hooks = arrivals.watch(roots)
@@ -57,9 +57,10 @@ def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
 
 def after_backward(call: BackwardCall) -> None:
     if branches.roots:
-        branches.roots.pop()
-    for hook in _hooks.pop(call.tick, ()):
-        hook.remove()
+        branches.roots.pop(call.tick, None)
+    if _hooks:
+        for hook in _hooks.pop(call.tick, ()):
+            hook.remove()
 
 
 def _storages(grads: Any) -> tuple[int, ...]:

@@ -14,14 +14,19 @@ from typing import Any, NamedTuple
 import torch
 
 from gradmend.capture import stepping
+from gradmend.capture.fast import compiled
 from gradmend.capture.regions import Layout, layout_of
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 
 _CALLS_KEPT = 8192
 
-_address = torch._C.TensorBase.data_ptr
-_nbytes: Any = torch._C.TensorBase.__dict__["nbytes"].__get__
+_Base = torch._C.TensorBase
+_address = _Base.data_ptr
+_nbytes: Any = _Base.__dict__["nbytes"].__get__
+if compiled is not None:
+    _properties = [_Base.__dict__[name] for name in ("nbytes", "_version", "grad")]
+    compiled.know_tensors(_Base.is_contiguous, _Base.data_ptr, *_properties)
 
 
 # A written tensor: its address, its bytes from first to last, its grid in them if it has gaps, and its version.
@@ -53,33 +58,47 @@ class WriteRecord:
 
 
 def _place(t: torch.Tensor) -> Place:
+    if compiled is not None and (place := compiled.place(t)) is not None:
+        return place
     if t.is_contiguous():
         return _address(t), _nbytes(t), None, t._version
     layout = layout_of(t)
     return _address(t), layout.hi - layout.lo, None if layout.dense else layout, t._version
 
 
+def _places(params: Sequence[torch.Tensor]) -> list[Place]:
+    """Of those that have a gradient, and so are stepped."""
+    if compiled is not None and (places := compiled.places(params)) is not None:
+        return places
+    return [_place(p) for p in params if p.grad is not None]
+
+
 class Recorder:
     def __init__(self, most: int = _CALLS_KEPT) -> None:
         self.ring: deque[Recorded] = deque(maxlen=most)
-        self._ticks = count(1)
+        self.ticks = count(1)
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
             tensors = [_place(t) for t in targets]
         except (RuntimeError, NotImplementedError):
             return  # no memory of its own, or an inference tensor
-        self.ring.append(Recorded(next(self._ticks), op, how, raw_here(3), tensors))
+        self.ring.append(Recorded(next(self.ticks), op, how, raw_here(3), tensors))
+
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped: its parameters were written, from the line that called step()."""
+        tensors: list[Place] = []
+        try:
+            for group in optimizer.param_groups:
+                tensors += _places(group["params"])
+        except (RuntimeError, NotImplementedError):
+            return
+        op = f"{type(optimizer).__name__}.step"
+        self.ring.append(Recorded(next(self.ticks), op, "data", raw_here(2), tensors))
 
     def writes(self) -> list[WriteRecord]:
-        return [WriteRecord(call, place) for call in self.ring for place in call.tensors]
-
-
-def _one_write(optimizer: Any) -> None:
-    """An optimizer has stepped: its parameters were written, from the line that called step()."""
-    params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if _running is not None:
-        _running(f"{type(optimizer).__name__}.step", params, "data")
+        calls = [Recorded._make(call) for call in self.ring]  # a compiled tap leaves plain tuples
+        return [WriteRecord(call, place) for call in calls for place in call.tensors]
 
 
 _running: Recorder | None = None
@@ -90,17 +109,21 @@ def start() -> Recorder:
     if _running is None:
         _running = Recorder()
         stepping.arm()
-        stepping.stepped.append(_one_write)
+        stepping.stepped.append(_running.stepped)
         hub.listen(_running)
+        if compiled is not None:
+            compiled.record_to(_running.ring.append, _running.ticks)
     return _running
 
 
 def stop() -> None:
     global _running
     if _running is not None:
-        stepping.stepped.remove(_one_write)
+        stepping.stepped.remove(_running.stepped)
         stepping.disarm()
         hub.unlisten(_running)
+        if compiled is not None:
+            compiled.record_to(None, None)
         _running = None
 
 

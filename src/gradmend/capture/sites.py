@@ -16,6 +16,7 @@ from types import CodeType, TracebackType
 
 import torch
 
+from gradmend.capture.fast import compiled
 from gradmend.model import Frame, Owner, Site
 
 Raw = tuple[int, ...]
@@ -64,7 +65,7 @@ def is_user_file(name: str) -> bool:
     return _owner_of(name) == _USER
 
 
-def raw_here(depth: int = 1) -> Raw:
+def _raw_here(depth: int = 1) -> Raw:
     """The call chain above the caller, without resolving anything."""
     frame = sys._getframe(depth)
     out: list[int] = []
@@ -89,6 +90,12 @@ def raw_here(depth: int = 1) -> Raw:
             break  # the launcher of `gradmend run`: what called it is no part of the program
         frame = frame.f_back  # type: ignore[assignment]
     return tuple(out)
+
+
+raw_here = _raw_here
+if compiled is not None:
+    compiled.know_codes(_meet, _OWN, _USER, _MOST_FRAMES, _MOST_USER_FRAMES)
+    raw_here = compiled.raw_here
 
 
 def raw_of(tb: TracebackType | None) -> Raw:

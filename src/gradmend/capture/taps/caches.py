@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+# Compiled taps: Dynamo can't look into them, and need not, since all they do when traced is pass a call on.
+opaque: list[Callable[..., Any]] = []
+
 
 class DynamoImport(MetaPathFinder):
     """Finds torch._dynamo as usual, and lets it load while the taps are off."""
@@ -47,7 +50,10 @@ class DynamoImport(MetaPathFinder):
 
 def fill() -> None:
     """Fill Dynamo's tables now, while every name is torch's own; it costs some ten milliseconds, once."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
+    dynamo, rules = sys.modules.get("torch._dynamo"), sys.modules.get("torch._dynamo.trace_rules")
+    if dynamo is not None:
+        for tap in opaque:
+            dynamo.allow_in_graph(tap)
     if rules is not None:
         for name in ("get_torch_obj_rule_map", "get_tensor_method"):
             getattr(rules, name, tuple)()

@@ -9,6 +9,7 @@ import torch
 
 from gradmend.capture import edits
 from gradmend.capture.edits import Watched
+from gradmend.capture.fast import compiled
 from gradmend.capture.keeping import PLAIN
 from gradmend.capture.ledger import Ledger, Token
 from gradmend.capture.taps import elements
@@ -22,8 +23,9 @@ listeners: list[Listener] = []
 compiling = torch.compiler.is_compiling
 _storage_of = torch._C.TensorBase.untyped_storage
 
-# A subclass's __torch_function__ must not see us looking at its tensors.
-unheard = torch._C.DisableTorchFunctionSubclass
+# Neither a subclass nor a mode, whose __torch_function__ is called for whatever is done to a tensor, shall see us look.
+overridden = torch._C._has_torch_function
+unheard = torch._C.DisableTorchFunction
 
 
 # Empty while nobody would listen, no Save living and no recorder on: what every tap looks at first.
@@ -40,6 +42,11 @@ def unlisten(listener: Listener) -> None:
         listeners.remove(listener)
     if not listeners:
         awake.discard("listeners")
+
+
+def only_recorded(t: torch.Tensor) -> bool:
+    """Whether nobody but the recorder would listen to a write of this tensor, and it may look at it as it is."""
+    return len(awake) == 1 and "listeners" in awake and type(t) in PLAIN and not overridden((t,))
 
 
 _NONE: Mapping[str, Any] = {}
@@ -70,10 +77,9 @@ def before(
     kwargs: Mapping[str, Any] | None = None,
     how: str = "data",
 ) -> Pending | None:
-    for t in targets:
-        if type(t) not in PLAIN:
-            with unheard():
-                return _before(op, targets, args, kwargs, how)
+    if overridden(targets):
+        with unheard():
+            return _before(op, targets, args, kwargs, how)
     return _before(op, targets, args, kwargs, how)
 
 
@@ -115,10 +121,9 @@ def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
 
 
 def after(pending: Pending) -> None:
-    for t in pending.targets:
-        if type(t) not in PLAIN:
-            with unheard():
-                return _after(pending)
+    if overridden(pending.targets):
+        with unheard():
+            return _after(pending)
     return _after(pending)
 
 
@@ -149,3 +154,9 @@ def told(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
     """A write has happened, for those who only listen."""
     for listener in listeners:
         listener(op, targets, how)
+
+
+def note(op: str, t: torch.Tensor, how: str) -> None:
+    """The same for a write that is only_recorded()."""
+    if compiled is None or not compiled.note(op, how, t):
+        told(op, (t,), how)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradmend.capture import edits
+from gradmend.capture.fast import compiled
 from gradmend.capture.keeping import PLAIN
-from gradmend.capture.taps import elements, hub
+from gradmend.capture.taps import caches, elements, hub
 from gradmend.capture.taps.schemas import METADATA, Writes
+
+if TYPE_CHECKING:
+    from gradmend.capture.ledger import Token
 
 Func = Callable[..., Any]
 _compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.carry
 _tracing = torch.compiler.is_dynamo_compiling  # a fraction of what is_compiling() costs
 _Tensor = torch.Tensor
 
+_only_recorded = hub.only_recorded
 _overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
 
@@ -48,52 +53,81 @@ def method(original: Func, op: str) -> Func:
         call = public(original, self) if _overridden(self) else original
         if not _awake or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
-        if len(_awake) == 1 and "listeners" in _awake and type(self) in PLAIN:  # nobody but the recorder
+        if _only_recorded(self):
             out = call(self, *args, **kwargs)
-            hub.told(op, (self,), how)
+            hub.note(op, self, how)
             return out
         return _carry(_before(op, (self,), args, kwargs, how), call, (self, *args), kwargs)
 
+    if compiled is not None:
+        slow = _dress(tap, original)
+        quick = compiled.Tap(original, slow, op, how, _awake, PLAIN, _overridden, hub.told)
+        caches.opaque.append(quick)
+        _dress(quick, original)
+        quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
+        return quick
     return _dress(tap, original)
 
 
 def setitem(original: Func) -> Func:
     """`t[key] = value`: a slice is a region, a mask or an index a set of elements."""
-    view_of = torch._C.TensorBase.__getitem__
-    detach = torch._C.TensorBase.detach
 
     def tap(self: Any, key: Any, value: Any) -> None:
         if _tracing():
             return original(self, key, value)
-        call = public(original, self) if _overridden(self) else original
+        over = _overridden(self)
+        call = public(original, self) if over else original
         if not _awake or _compiling():
             return call(self, key, value)
+        if not over:
+            begun = _begin_item(self, key)
+            try:
+                return call(self, key, value)
+            finally:
+                _end_item(begun)
         if type(self) not in PLAIN:  # a subclass may index as it likes: all of it may be written
             _carry(_before("__setitem__", (self,)), call, (self, key, value))
             return
-        token, target, some = None, self, None
-        try:
-            if elements.is_basic(key):
-                target = view_of(detach(self), key)
-            elif "saves" in _awake:
-                with torch.no_grad():
-                    some = elements.by_key(key)
-        except (IndexError, TypeError, RuntimeError, ValueError):
-            pass  # PyTorch will say what is wrong with the key
-        if "saves" in _awake:
-            token = hub.LEDGER.before("__setitem__", (target,), some)
-        edited = edits.before("__setitem__", (self,), region=None if target is self else target)
+        with hub.unheard():
+            begun = _begin_item(self, key)
         try:
             call(self, key, value)
         finally:
-            if edited is not None:
-                edits.after(edited)
-            if token is not None:
-                hub.LEDGER.after(token)
-            if hub.listeners:
-                hub.told("__setitem__", (target,), "data")
+            with hub.unheard():
+                _end_item(begun)
 
     return _dress(tap, original)
+
+
+_view_of = torch._C.TensorBase.__getitem__
+_detach = torch._C.TensorBase.detach
+_Begun = tuple[torch.Tensor, "Token | None", "list[edits.Watched] | None"]
+
+
+def _begin_item(t: torch.Tensor, key: Any) -> _Begun:
+    token, target, some = None, t, None
+    try:
+        if elements.is_basic(key):
+            target = _view_of(_detach(t), key)
+        elif "saves" in _awake:
+            with torch.no_grad():
+                some = elements.by_key(key)
+    except (IndexError, TypeError, RuntimeError, ValueError):
+        pass  # PyTorch will say what is wrong with the key
+    if "saves" in _awake:
+        token = hub.LEDGER.before("__setitem__", (target,), some)
+    edited = edits.before("__setitem__", (t,), region=None if target is t else target)
+    return target, token, edited
+
+
+def _end_item(begun: _Begun) -> None:
+    target, token, edited = begun
+    if edited is not None:
+        edits.after(edited)
+    if token is not None:
+        hub.LEDGER.after(token)
+    if hub.listeners:
+        hub.told("__setitem__", (target,), "data")
 
 
 def out_function(original: Func, op: str) -> Func:
@@ -119,6 +153,9 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     how = "metadata" if op in METADATA else "data"
     uncounted = op in ("batch_norm", "native_batch_norm", "_batch_norm_impl_index")
     trained_only = uncounted or op == "instance_norm"
+    first = (
+        len(positions) == 1 and positions[0][0] == 0 and not trained_only
+    )  # `relu_`: all it writes is its first
 
     def tap(*args: Any, **kwargs: Any) -> Any:
         if _tracing() or not _awake or _compiling():
@@ -126,16 +163,16 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         # No counter steps here, so no error comes of it that a recorder could explain.
         if uncounted and not edits.state.on and "saves" not in _awake:
             return original(*args, **kwargs)
+        if first and args and not kwargs and _only_recorded(args[0]):
+            out = original(*args)
+            hub.note(op, args[0], how)
+            return out
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
         for position, name in positions:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
-        if len(_awake) == 1 and "listeners" in _awake and len(targets) == 1 and type(targets[0]) in PLAIN:
-            out = original(*args, **kwargs)
-            hub.told(op, targets, how)
-            return out
         return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
     return _dress(tap, original)

@@ -1,0 +1,239 @@
+"""The compiled part does what the Python beside it does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
+
+import gradmend
+from gradmend.capture import recorder, sites
+from gradmend.capture.fast import compiled
+
+TESTS = Path(__file__).parents[1]
+needs_it = pytest.mark.skipif(compiled is None, reason="no compiler was found when gradmend was installed")
+
+
+def both(depth: int) -> tuple[sites.Raw, sites.Raw]:
+    return compiled.raw_here(depth), sites._raw_here(depth)
+
+
+def ours(then: Callable[[], Any]) -> Any:
+    """Calls on from a line of gradmend's own."""
+    words: dict[str, Any] = {}
+    own = os.path.join(os.path.dirname(gradmend.__file__), "nowhere.py")
+    exec(compile("def call(then):\n    return then()\n", own, "exec"), words)
+    return words["call"](then)
+
+
+def library(then: Callable[[], Any]) -> Any:
+    words: dict[str, Any] = {}
+    exec(compile("def call(then):\n    return then()\n", "/x/site-packages/lib/a.py", "exec"), words)
+    return words["call"](then)
+
+
+def generated(then: Callable[[], Any]) -> Any:
+    return next(then() for _ in range(1))
+
+
+LINKS: dict[str, Callable[[Callable[[], Any]], Any]] = {
+    "user": lambda then: then(),
+    "ours": ours,
+    "library": library,
+    "generator": generated,
+}
+
+
+@needs_it
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(sorted(LINKS)), max_size=80), st.integers(1, 4))
+def test_the_walk_finds_the_same_lines(chain: list[str], depth: int) -> None:
+    def call(at: int) -> tuple[sites.Raw, sites.Raw]:
+        return LINKS[chain[at]](lambda: call(at + 1)) if at < len(chain) else both(depth)
+
+    quick, plain = call(0)
+    if depth == 1:  # both walks start on one line, by two calls
+        quick, plain = quick[:1] + quick[2:], plain[:1] + plain[2:]
+    assert quick == plain
+
+
+@needs_it
+def test_a_code_object_met_once_is_kept() -> None:
+    """A site names code by its id, so the code must outlive the function."""
+
+    def gone() -> sites.Raw:
+        words: dict[str, Any] = {"raw_here": compiled.raw_here}
+        exec(compile("def f():\n    return raw_here(1)\n", "<gone>", "exec"), words)
+        return words["f"]()
+
+    raw = gone()
+    gc.collect()
+    assert sites.resolve(raw).frames[0].file == "<gone>"
+
+
+class Named(torch.Tensor):
+    seen: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Mode(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@needs_it
+def test_a_tap_calls_as_the_method_does() -> None:
+    plain, setitem = torch.Tensor.add_, torch.Tensor.__setitem__
+    gradmend.install()
+    try:
+        assert type(vars(torch.Tensor)["add_"]) is compiled.Tap
+        t = torch.zeros(3)
+        assert t.add_(1, alpha=2) is t and t.tolist() == [2.0] * 3
+        t += 1
+        bound = t.mul_
+        assert bound(other=2).tolist() == [6.0] * 3
+        for wrong in (
+            lambda: t.add_(),
+            lambda: t.add_("x"),
+            lambda: torch.Tensor.add_(),
+            lambda: t.add_(1, beta=2),
+        ):
+            with pytest.raises(TypeError) as now:
+                wrong()
+            assert "add" in str(now.value)
+        Named.seen.clear()
+        torch.zeros(2).as_subclass(Named).add_(1)
+        assert Named.seen.count("add_") == 1
+        with Mode() as mode:
+            t.add_(1)
+            t[1:] = 0
+        assert mode.seen == [plain, setitem], "a mode sees the program, not us"
+        assert torch.Tensor.add_.__name__ == "add_" and callable(t.add_)
+    finally:
+        gradmend.uninstall()
+    assert torch.Tensor.add_ is plain
+
+
+@needs_it
+def test_records_are_those_of_python() -> None:
+    gradmend.install()
+    try:
+        ring = recorder.current()
+        assert ring is not None
+        dense, gappy = torch.zeros(4), torch.zeros(4, 4)[:, ::2]
+        at = len(ring.ring)
+        dense.add_(1)
+        gappy.add_(1)
+        torch.relu_(dense)
+        torch.empty(0).resize_(2).copy_(torch.ones(2))
+        found = [recorder.Recorded._make(one) for one in list(ring.ring)[at:]]
+        assert [f.op for f in found] == ["add_", "add_", "relu_", "resize_", "copy_"]
+        assert [f.tensors[0][3] for f in found][:3] == [1, 1, 2]
+        assert found[0].tensors == [(dense.data_ptr(), 16, None, 1)]
+        assert found[1].tensors[0][2] is not None, "the grid of a tensor with gaps"
+        users = [sites.resolve(f.raw).user for f in found]
+        assert all(u is not None and u.file == __file__ for u in users)
+        assert [f.tick for f in found] == sorted(f.tick for f in found)
+    finally:
+        gradmend.uninstall()
+
+
+@needs_it
+def test_calls_leave_nothing_behind() -> None:
+    gradmend.install()
+    try:
+        ring = recorder.current()
+        assert ring is not None
+        t = torch.zeros(4)
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2)).sum().backward()
+
+        def work() -> None:
+            for _ in range(300):
+                t.add_(1)
+                optimizer.step()
+                with pytest.raises(TypeError):
+                    t.add_("x")
+            ring.ring.clear()
+            gc.collect()
+
+        work()
+        before, refs = sys.getallocatedblocks(), sys.getrefcount(t)
+        work()
+        assert sys.getrefcount(t) == refs
+        assert sys.getallocatedblocks() - before < 300
+    finally:
+        gradmend.uninstall()
+
+
+def run(program: str, **more: str) -> str:
+    env = {**os.environ, **more, "NO_COLOR": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=env, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+STORY = """
+import torch, gradmend
+from gradmend.capture.fast import compiled
+assert (compiled is None) == PURE
+gradmend.install()
+w = torch.nn.Parameter(torch.ones(3))
+opt = torch.optim.AdamW([w], lr=0.1, foreach=False)
+loss = (w.exp() * w).sum()
+loss.backward(retain_graph=True)
+opt.step()
+try:
+    loss.backward()
+except RuntimeError as error:
+    print(*error.__notes__)
+y = w.exp()
+y.view(3, 1)[1:] += 1
+try:
+    y.sum().backward()
+except RuntimeError as error:
+    print(*error.__notes__)
+"""
+
+
+def test_without_it_the_story_is_the_same() -> None:
+    pure = run(STORY.replace("PURE", "True"), GRADMEND_PURE="1")
+    assert "AdamW.step" in pure and pure.count("GM1") >= 2
+    if compiled is not None:
+        assert run(STORY.replace("PURE", "False"), GRADMEND_PURE="") == pure
+
+
+def test_without_it_the_tests_of_install_pass() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    files = ["test_install.py", "capture/test_stepping.py", "capture/test_taps_restore.py"]
+    there = [str(TESTS / f) for f in files]
+    ran = subprocess.run(
+        [*command, *there],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GRADMEND_PURE": "1", "PYTEST_ADDOPTS": ""},
+        timeout=900,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:]
