@@ -2,7 +2,7 @@
 
 - A checkpointed region runs its forward again in backward, and PyTorch does not check what that run keeps (2.13).
 - A custom Function's forward may overwrite what it has handed to `ctx`: saved are the values at its end, which its
-  backward may mean, or not.
+  backward may mean, or not. It may also write to an input without saying so, and only later uses of that input tell.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ def look(project: Project) -> Blind | None:
     if any("checkpoint(" in text for text in project.sources.values()):
         message = f"{_NOT_THE_DERIVATIVE}, and the program checkpoints part of it"
         return Blind("the checkpointed part", _facts(_written_lines(project), message))
-    lines = list(_overwritten_on_ctx(project))
+    lines = list(_overwritten(project))
     if not lines:
         return None
-    message = f"{_NOT_THE_DERIVATIVE}, and a custom Function overwrites what it has handed to ctx"
+    message = (
+        f"{_NOT_THE_DERIVATIVE}, and a custom Function overwrites what it was given or has handed to ctx"
+    )
     meant = f"{_NOT_THE_DERIVATIVE}, and no edit of the custom Function makes it so: right if that is meant"
     return Blind("the custom Function", _facts(lines, message), meant)
 
@@ -67,11 +69,13 @@ def _writes(node: cst.CSTNode) -> bool:
     return index or call or flag or isinstance(node, cst.AugAssign)
 
 
-def _overwritten_on_ctx(project: Project) -> Iterator[Place]:
-    """Lines of a forward that write to something which goes to ctx."""
+def _overwritten(project: Project) -> Iterator[Place]:
+    """Lines of a forward that write to something which goes to ctx, or to an input that is not marked."""
     for custom in customs(project):
-        kept = {custom.tree.code(value) for value in custom.kept()}
-        yield from _writes_to(custom.tree, custom.forward, kept, custom.file)
+        names = {custom.tree.code(value) for value in custom.kept()}
+        if not custom.marks:
+            names |= set(custom.inputs)
+        yield from _writes_to(custom.tree, custom.forward, names, custom.file)
 
 
 def _writes_to(tree: Tree, forward: cst.FunctionDef, names: set[str], file: str) -> Iterator[Place]:

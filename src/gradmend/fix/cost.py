@@ -30,10 +30,10 @@ class Cost:
 
 
 def measure(
-    runner: Runner, sources: Mapping[str, bytes], retain: bool = False, lines: Lines = frozenset()
+    runner: Runner, sources: Mapping[str, bytes], retain: bool = False, series: tuple[Lines, ...] = ()
 ) -> Cost:
     """The edited program against the original, both with PyTorch's check of saved tensors off.
-    `lines`: calls of the original that are one in the edited program."""
+    `series`: calls of the original that are one in the edited program."""
     before = runner.run({}, "memory").extra.get("bytes")
     after = runner.run(sources, "memory").extra.get("bytes")
     extra = after - before if before is not None and after is not None else None
@@ -41,7 +41,7 @@ def measure(
     for _ in range(_ROUNDS):
         for edited in (False, True):
             run = runner.run(sources if edited else {}, "unchecked", retain=retain)
-            step = _step(run if edited else joined(run, lines))
+            step = _step(run if edited else joined(run, series))
             if step is None:
                 return Cost(extra)
             times[edited].append(step)

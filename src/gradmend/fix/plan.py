@@ -78,7 +78,7 @@ class Plan:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     facts: Facts | None = None
     options: list[Option] = field(default_factory=list)
-    joined: Lines = frozenset()  # backward calls of the original that are one now
+    joined: tuple[Lines, ...] = ()  # backward calls of the original that are one now
 
 
 class Planner:
@@ -273,7 +273,7 @@ class Planner:
                     continue
                 if second_best is not None or steps >= _STEPS:
                     continue
-                after = self._progress(speaks, sources, plain, trial, healed)
+                after = self._progress(speaks, sources, plain, trial, healed, judge.done(plain))
                 if after is not None:
                     self.tried[-1].step = True
                     steps += 1
@@ -292,16 +292,17 @@ class Planner:
         return judge.joining(project.lines_before(candidate.joined, original))
 
     def _progress(
-        self, judge: Judge, sources: dict[str, bytes], plain: Run, trial: Run, healed: Run
+        self, judge: Judge, sources: dict[str, bytes], plain: Run, trial: Run, healed: Run, done: int
     ) -> Run | None:
-        """Is less left to fix, and nothing changed so far? Then the healed run of the edited program."""
+        """Is less left to fix, and nothing changed so far? Then the healed run of the edited program.
+        `done`: backward calls that the program got through before."""
         if trial.error and not diagnose.is_ours(trial):
             return None
         after = self.runner.run(sources, "heal")
         if not judge.so_far(after).same or not diagnose.facts_of(trial, after):
             return None
         refused = diagnose.is_refused(plain) and (not diagnose.is_refused(trial) or _other_line(plain, trial))
-        second = diagnose.is_second(plain) and not diagnose.is_second(trial)
+        second = diagnose.is_second(plain) and (not diagnose.is_second(trial) or judge.done(trial) > done)
         if second or refused or diagnose.weight(after) < diagnose.weight(healed):
             return after
         return None

@@ -5,6 +5,7 @@ An edit that sums losses makes one call of several. What it is compared with is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,19 @@ from gradmend.fix.proof.runs import Run
 Lines = frozenset[tuple[str, int]]  # where the calls are that become one
 
 
-def joined(run: Run, lines: Lines) -> Run:
-    """The run with each series of calls from these lines as one call."""
-    return replace(run, calls=[_sum(group) for group in groups(run, lines)])
+def joined(run: Run, series: Iterable[Lines]) -> Run:
+    """The run with each series of calls from one of these sets of lines as one call."""
+    for lines in series:
+        run = replace(run, calls=[_sum(group) for group in _groups(run, lines)])
+    return run
 
 
-def groups(run: Run, lines: Lines) -> list[list[dict[str, Any]]]:
+def parts(call: dict[str, Any]) -> int:
+    """How many calls were made one here."""
+    return int(call.get("parts", 1))
+
+
+def _groups(run: Run, lines: Lines) -> list[list[dict[str, Any]]]:
     """Calls in order, those that belong together in one list: each line once, or one line again and again."""
     found: list[list[dict[str, Any]]] = []
     seen: set[tuple[str, int]] = set()
@@ -55,6 +63,7 @@ def _sum(calls: list[dict[str, Any]]) -> dict[str, Any]:
         **first,
         "roots": [sum(r) for r in zip(*(c["roots"] for c in calls), strict=False)],
         "dtype": [d for c in calls for d in c["dtype"]],
+        "parts": sum(map(parts, calls)),
         "grads": grads,
         "names": names,
         **{key: last[key] for key in ("after", "done", "failed") if key in last},

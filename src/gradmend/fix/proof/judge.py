@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gradmend.fix.proof.compare import Verdict, compare
-from gradmend.fix.proof.joined import Lines, groups, joined
+from gradmend.fix.proof.joined import Lines, joined, parts
 from gradmend.fix.proof.runs import Run, Runner
 
 Basis = Literal["healed", "retained", "update", "no_grad", "differences"]
@@ -57,26 +57,34 @@ class Judge:
         self.runner, self.basis, self.oracle, self.plain = runner, basis, oracle, plain
         self.slopes, self.doors = slopes, doors
         self.output = output  # is what the program prints the same in each run?
-        self.joined: Lines = frozenset()  # backward calls of the original that are one in the edited program
+        self.joined: tuple[
+            Lines, ...
+        ] = ()  # backward calls of the original that are one in the edited program
+        self.apart = oracle  # with these calls apart
         self.bounds: dict[
             str, int
         ] = {}  # how far a trial has to run, where that is not as far as the original
 
     def joining(self, lines: Lines) -> Judge | None:
         """The judge of programs that make one backward call of several."""
-        oracle = self.oracle
-        if oracle is None or self.joined or not lines:
+        apart, series = self.apart, (*self.joined, lines)
+        if apart is None or not lines:
             return None
-        if oracle.outcome == "stopped":
+        one = joined(apart, series)
+        if apart.outcome == "stopped" and len(one.calls) > 1:
             # It may have stopped inside a series of calls: end it after the last whole one.
-            whole = groups(oracle, lines)[:-1]
-            oracle = self.runner.run({}, "heal", retain=True, limit=sum(map(len, whole))) if whole else oracle
-        other = Judge(self.runner, self.basis, joined(oracle, lines), self.plain, output=self.output)
-        other.joined = lines
-        if oracle.outcome == "stopped":
-            assert other.oracle is not None
-            other.bounds = {"limit": len(other.oracle.calls)}
+            apart = self.runner.run({}, "heal", retain=True, limit=sum(map(parts, one.calls[:-1])))
+            one = joined(apart, series)
+        other = Judge(self.runner, self.basis, one, self.plain, output=self.output)
+        other.joined, other.apart = series, apart
+        if apart.outcome == "stopped":
+            other.bounds = {"limit": len(one.calls)}
         return other
+
+    def done(self, trial: Run) -> int:
+        """How many backward calls of the original a program got through."""
+        whole = sum(not c.get("failed") for c in trial.calls)
+        return sum(map(parts, self.oracle.calls[:whole])) if self.oracle is not None else whole
 
     def final(self, trial: Run, sources: Sources, moved: bool = False) -> Verdict:
         """Does the edited program, under plain PyTorch, compute what the original meant? `moved`: an update moved."""

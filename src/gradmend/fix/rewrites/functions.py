@@ -33,6 +33,11 @@ class Custom:
         given = [p.name.value for p in self.forward.params.params]
         return given if "setup_context" in self.methods else given[1:]
 
+    @property
+    def marks(self) -> bool:
+        """Does it mark inputs that it writes to?"""
+        return any(".mark_dirty" in self.tree.code(m) for m in self.methods.values())
+
     def kept(self) -> Iterator[cst.BaseExpression]:
         """Each value that goes to `ctx`, by attribute or by save_for_backward."""
         ctx = first_name(self.keeper)

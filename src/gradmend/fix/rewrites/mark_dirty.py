@@ -19,7 +19,7 @@ _ALIKE = ("clone", "detach", "view_as", "contiguous")  # `return x.clone()` retu
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     for custom in customs(project):
-        if any(".mark_dirty" in custom.tree.code(m) for m in custom.methods.values()):
+        if custom.marks:
             continue
         names, first = _inputs_written(custom)
         if first is None:

@@ -53,9 +53,17 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
 
 def _new(tree: Tree, statement: cst.CSTNode, name: str) -> list[Cut]:
     """The write made out of place; what can't be is done on a copy."""
+    first = f"{name}[0]"  # of the tuple that a hook is given
     for _, cuts in rebound(tree, statement, alone=True):
         if any(text.startswith(f"{name} = ") for _, _, text in cuts):
             return cuts
+        (start, end, text), *rest = cuts
+        if text.startswith(f"{first} = "):
+            whole = (start, end, f"{name} = ({text.removeprefix(f'{first} = ')}")
+            last = tree.span(statement)[1]
+            if end == last:
+                return [(start, end, f"{whole[2]}, *{name}[1:])"), *rest]
+            return [whole, *rest, (last, last, f", *{name}[1:])")]
     return [tree.before(statement, f"{name} = {name}.clone()")]
 
 

@@ -5,6 +5,7 @@ Only where nothing between the calls can tell the difference: no gradient is rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -16,9 +17,7 @@ from gradmend.fix.text import Cut
 from gradmend.fix.tree import Tree
 
 RANK = 3  # retain_graph=True keeps the whole graph, and walks its shared part once for each loss
-NOTE = (
-    "the same gradients as with retain_graph=True at each backward() but the last, with less memory and time"
-)
+NOTE = "the same gradients as with retain_graph=True at each backward() but the last; the graph is walked once, and freed"
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
@@ -95,6 +94,8 @@ def _harmless(tree: Tree, node: cst.CSTNode) -> bool:
     if "grad" in tree.code(node):
         return False
     if isinstance(node, cst.Assign):
+        if any(isinstance(n, cst.Call) and _reads_gradients(tree, n) for n in syntax.walk(node)):
+            return False
         return all(isinstance(n, cst.Name) for t in node.targets for n in _targets(t.target))
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
         name = syntax.dotted(node.value.func).rsplit(".", 1)[-1]
@@ -105,6 +106,15 @@ def _harmless(tree: Tree, node: cst.CSTNode) -> bool:
         return name in ("print", "append") and read
     return (
         isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Name) and ".item()" in tree.code(node)
+    )
+
+
+def _reads_gradients(tree: Tree, call: cst.Call) -> bool:
+    """Does it call a function of this file that looks at `.grad`?"""
+    name = syntax.dotted(call.func).rsplit(".", 1)[-1]
+    return any(
+        isinstance(n, cst.FunctionDef) and n.name.value == name and re.search(r"\.grad\b", tree.code(n))
+        for n in tree.nodes
     )
 
 
