@@ -7,7 +7,7 @@ WORLD  := .venv-world
 BENCH  := .venv-bench
 JOBS   ?= 2
 # Where there is a compiler, installing builds this; the package works without.
-COMPILED := hatch_build.py src/gradmend/capture/_fast.c
+COMPILED := hatch_build.py $(wildcard src/gradmend/capture/native/*)
 
 .PHONY: demo test test-ops test-world world bench bench-venv bench-sparse tables venv lint types check clean
 

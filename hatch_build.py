@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NAME, SOURCE = "gradmend.capture._fast", "src/gradmend/capture/_fast.c"
+NAME, SOURCES = "gradmend.capture._fast", "src/gradmend/capture/native"
 
 
 class CompiledPart(BuildHookInterface):
@@ -34,7 +34,9 @@ def _compile(root: Path, into: Path) -> Path:
     from setuptools.command.build_ext import build_ext
 
     os.chdir(root)
-    command = build_ext(Distribution({"name": "gradmend", "ext_modules": [Extension(NAME, [SOURCE])]}))
+    sources, headers = (sorted(str(p) for p in Path(SOURCES).glob(f"*.{end}")) for end in "ch")
+    extension = Extension(NAME, sources, depends=headers)
+    command = build_ext(Distribution({"name": "gradmend", "ext_modules": [extension]}))
     with tempfile.TemporaryDirectory() as scratch:
         command.build_lib, command.build_temp = str(into), scratch
         command.ensure_finalized()

@@ -11,17 +11,13 @@ from gradmend.capture.sites import Raw, raw_here
 
 _MARK = "_gradmend_escape"
 _address = torch._C.TensorBase.data_ptr
-_known = False
-
-
-def any_known() -> bool:
-    return _known
+known = False  # whether any was ever handed out while we looked
 
 
 def note(storage: torch.UntypedStorage, how: str) -> Raw:
     """Remember the line that handed this memory out (the first one stays)."""
-    global _known
-    _known = True
+    global known
+    known = True
     site: Raw | None = getattr(storage, _MARK, None)
     if site is None:
         site = raw_here(3)

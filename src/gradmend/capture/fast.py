@@ -1,4 +1,4 @@
-"""The compiled part, where it could be built: the walk up the frames, and taps that pass calls on.
+"""The compiled part, where it could be built: native/ has its source, and what it is made of.
 
 Without it everything works the same, only slower; `GRADMEND_PURE=1` does without it.
 """
@@ -9,9 +9,16 @@ import os
 from importlib import import_module
 from typing import Any
 
+import torch
+
 compiled: Any = None
 if not os.environ.get("GRADMEND_PURE"):
     try:
         compiled = import_module("gradmend.capture._fast")
     except ImportError:  # no compiler where it was installed, or another Python
         pass
+
+if compiled is not None:
+    _Base = torch._C.TensorBase  # the names on torch.Tensor may be tapped
+    _properties = [_Base.__dict__[name] for name in ("nbytes", "_version", "grad")]
+    compiled.know_tensors(_Base.is_contiguous, _Base.data_ptr, *_properties)

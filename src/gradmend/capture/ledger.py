@@ -50,15 +50,15 @@ class Ledger:
         self.fresh: deque[weakref.ref[Entry]] = deque()
         self.awake: set[str] = set()  # holds "saves" while a Save lives
         self.dead: deque[Death] = deque()
-        self._clock = itertools.count(1)
+        self.clock = itertools.count(1)
         self._lock = threading.RLock()
         self._busy = False
-        self._many = _MOST_FRESH
+        self.many = _MOST_FRESH
 
     # ------------------------------------------------------------------ Saves
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
-        entry = kind(_detach(t), t._version, next(self._clock), raw, scope)
+        entry = kind(_detach(t), t._version, next(self.clock), raw, scope)
         entry.original = weakref.ref(t)
         try:
             storage = _storage_of(t)
@@ -68,23 +68,27 @@ class Ledger:
         fresh = self.fresh
         fresh.append(weakref.ref(entry))
         self.awake.add("saves")
-        if len(fresh) > self._many:
-            self._thin()
-        if foreign or scope.paranoid or escapes.any_known():
-            site = escapes.of(storage)
-            if site is not None or scope.paranoid:
-                entry.escape = site
-                entry.print = escapes.fingerprint(entry.handle)
+        if len(fresh) > self.many:
+            self.thin()
+        if foreign or scope.paranoid or escapes.known:
+            self.look(entry, storage)
         return entry
 
-    def _thin(self) -> None:
+    def look(self, entry: Entry, storage: torch.UntypedStorage) -> None:
+        """Others may hold this memory too: then remember its bytes."""
+        site = escapes.of(storage)
+        if site is not None or entry.scope.paranoid:
+            entry.escape = site
+            entry.print = escapes.fingerprint(entry.handle)
+
+    def thin(self) -> None:
         """No Write for long: let go of the Saves that have died since."""
         with self._lock:
             for _ in range(len(self.fresh)):
                 ref = self.fresh.popleft()
                 if ref() is not None:
                     self.fresh.append(ref)
-            self._many = max(_MOST_FRESH, 2 * len(self.fresh))
+            self.many = max(_MOST_FRESH, 2 * len(self.fresh))
         if len(self.dead) > _MOST_DEAD:
             self.bury()
 
@@ -172,7 +176,7 @@ class Ledger:
             return timeline, 0
         if create:
             return self._timeline(key), 0
-        if escapes.any_known() or not storage.resizable():
+        if escapes.known or not storage.resizable():
             return self._by_address(storage)
         return None
 
@@ -207,7 +211,7 @@ class Ledger:
         if timeline.unsettled():
             timeline.settle()
         layout = layout_of(t)
-        written = Written(next(self._clock), op, raw, layout, how)
+        written = Written(next(self.clock), op, raw, layout, how)
         if shift:
             written.layout = layout.shifted(shift)
             elements = None
@@ -256,7 +260,7 @@ class Ledger:
         timeline.settle()
         for entry in born:
             entry.forgive()
-        now = next(self._clock)
+        now = next(self.clock)
         timeline.undo.retick(written.tick, now)
         written.tick = now
 
@@ -278,7 +282,7 @@ class Ledger:
         mine = [] if found is None else [e for e in found[0].entries() if e.original and e.original() is t]
         if not mine:
             return _nothing
-        written = Written(next(self._clock), op, raw_here(2), layout_of(t), "metadata")
+        written = Written(next(self.clock), op, raw_here(2), layout_of(t), "metadata")
 
         def done() -> None:
             new = _detach(t)
@@ -351,7 +355,7 @@ class Ledger:
             assert entry.layout is not None
             storage = _storage_of(entry.handle)
             at = entry.tick if tick is None else tick
-            value = timeline.undo.value(storage, entry.layout, at, next(self._clock))
+            value = timeline.undo.value(storage, entry.layout, at, next(self.clock))
         if value is None:
             return None
         if entry.handle.is_neg():

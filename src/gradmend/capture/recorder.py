@@ -21,12 +21,8 @@ from gradmend.capture.taps import hub
 
 _CALLS_KEPT = 8192
 
-_Base = torch._C.TensorBase
-_address = _Base.data_ptr
-_nbytes: Any = _Base.__dict__["nbytes"].__get__
-if compiled is not None:
-    _properties = [_Base.__dict__[name] for name in ("nbytes", "_version", "grad")]
-    compiled.know_tensors(_Base.is_contiguous, _Base.data_ptr, *_properties)
+_address = torch._C.TensorBase.data_ptr
+_nbytes: Any = torch._C.TensorBase.__dict__["nbytes"].__get__
 
 
 # A written tensor: its address, its bytes from first to last, its grid in them if it has gaps, and its version.

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from gradmend.capture import backwards, stepping
+from gradmend.capture import backwards, escapes, stepping
+from gradmend.capture.fast import compiled
 from gradmend.capture.ledger import Entry, Scope
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps.hub import LEDGER
@@ -55,6 +56,24 @@ def _unpack(packed: Any) -> torch.Tensor:
             backwards.visit(node, packed.raw)
         return LEDGER.ask(packed)
     return packed
+
+
+_hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
+if compiled is not None:
+    compiled.know_saves(
+        Entry,
+        LEDGER,
+        _local,
+        _asleep,
+        escapes,
+        backwards.running,
+        torch._C.TensorBase.detach,
+        torch._C.TensorBase.untyped_storage,
+        _current_node,
+        *_hooks,
+        backwards.visit,
+    )
+    _hooks = compiled.pack, compiled.unpack
 
 
 # ------------------------------------------------------------------ other people's hooks
@@ -133,7 +152,7 @@ def _enter(self: saved_tensors_hooks) -> None:
 def _push() -> None:
     """Ours on top. Hooks that were on before us go on working below: we must change nothing."""
     outer = _C._top_saved_tensors_default_hooks(False)
-    _C._push_saved_tensors_default_hooks(*(_compose(*outer) if outer else (_pack, _unpack)))
+    _C._push_saved_tensors_default_hooks(*(_compose(*outer) if outer else _hooks))
     _local.pushed = True
 
 

@@ -1,0 +1,39 @@
+/* gradmend.capture._fast: what runs most often while a program trains, for a machine that has a compiler. */
+
+#include "native.h"
+
+static PyMethodDef functions[] = {
+    {"raw_here", (PyCFunction)(void (*)(void))raw_here, METH_FASTCALL, "The call chain above the caller."},
+    {"place", place, METH_O, "(address, bytes, None, version) of a tensor without gaps; None for any other."},
+    {"places", places, METH_O, "The places of the parameters that have a gradient; None where one has gaps."},
+    {"note", (PyCFunction)(void (*)(void))note_in_python, METH_FASTCALL,
+     "note(op, how, tensor): leave a record of this write; False where Python must do it."},
+    {"record_to", record_to, METH_VARARGS, "record_to(append, clock): where taps leave records; (None, None) ends it."},
+    {"know_codes", know_codes, METH_VARARGS, "know_codes(meet, own, user, most_frames, most_users), for raw_here()."},
+    {"know_tensors", know_tensors, METH_VARARGS,
+     "know_tensors(is_contiguous, data_ptr, nbytes, _version, grad) of TensorBase, for place() and places()."},
+    {"pack", pack, METH_O, "The hook by which a Save is entered."},
+    {"unpack", unpack, METH_O, "The hook by which backward asks for a Save."},
+    {"know_saves", know_saves, METH_VARARGS, "What pack() and unpack() work on: see saves.py."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "gradmend.capture._fast",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit__fast(void)
+{
+    if (tap_ready() < 0 || saves_ready() < 0) {
+        return NULL;
+    }
+    PyObject *made = PyModule_Create(&module);
+    if (made != NULL && PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0) {
+        Py_CLEAR(made);
+    }
+    return made;
+}

@@ -1,0 +1,44 @@
+/* The compiled part of gradmend.capture: what runs most often while a program trains. Everything here has its like in
+   Python, beside which it is tested, and which runs where there was no compiler. Only CPython's public API is used, and
+   none of torch's, so that one build serves every torch. */
+
+#ifndef GRADMEND_NATIVE_H
+#define GRADMEND_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(hidden)
+#endif
+
+/* walk.c */
+PyObject *walk(long depth); /* the call chain, `depth` - 1 frames above the running one and up */
+PyObject *raw_here(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *know_codes(PyObject *module, PyObject *args);
+
+/* recorder.c */
+extern PyObject *ring;                                /* append() of the recorder's ring, while it is on */
+int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */
+PyObject *version_of(PyObject *tensor);
+PyObject *place(PyObject *module, PyObject *tensor);
+PyObject *places(PyObject *module, PyObject *params);
+PyObject *note_in_python(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *record_to(PyObject *module, PyObject *args);
+PyObject *know_tensors(PyObject *module, PyObject *args);
+
+/* tap.c */
+extern PyTypeObject TapType;
+int tap_ready(void);
+
+/* saves.c */
+int saves_ready(void);
+PyObject *pack(PyObject *module, PyObject *tensor);
+PyObject *unpack(PyObject *module, PyObject *packed);
+PyObject *know_saves(PyObject *module, PyObject *args);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif
