@@ -61,12 +61,14 @@ def path() -> Path:
 
 @cache
 def entries() -> tuple[Entry, ...]:
+    return tuple(_load(path().read_text(encoding="utf-8")))
+
+
+def _load(text: str) -> Iterator[Entry]:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    with path().open(encoding="utf-8") as file:
-        definitions: list[dict[str, Any]] = yaml.load(file, Loader=loader)
-    return tuple(_read(definitions))
+    definitions: list[dict[str, Any]] | None = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return _read(definitions or [])
 
 
 @cache
@@ -78,8 +80,20 @@ def by_op() -> dict[str, tuple[Entry, ...]]:
 
 
 @cache
-def by_node() -> dict[str, Entry]:
-    return {entry.node: entry for entry in entries() if entry.node}
+def at_node(node: str) -> Entry | None:
+    """The entry behind "ExpBackward0". Only the definitions that could be meant are read: a story waits for it."""
+    stem = node[: node.rfind("Backward") + len("Backward")]
+    return next((entry for entry in _load("".join(_texts().get(stem, ()))) if entry.node == node), None)
+
+
+@cache
+def _texts() -> dict[str, list[str]]:
+    """The definitions whose nodes are numbered together, unread, in the order of the file."""
+    found: dict[str, list[str]] = {}
+    for text in re.split(r"(?m)^(?=- name:)", path().read_text(encoding="utf-8"))[1:]:
+        op = text.removeprefix("- name:").split("(", 1)[0].split(".", 1)[0].strip()
+        found.setdefault(_node_prefix(op), []).append(text)
+    return found
 
 
 def _read(definitions: list[dict[str, Any]]) -> Iterator[Entry]:

@@ -111,8 +111,7 @@ def saves(op: str) -> Knowledge:
 
 
 def _made_of(op: str, nodes: tuple[str, ...]) -> str:
-    table = _entries.by_node()
-    names = dict.fromkeys(table[n].op if n in table else by_node(n).op for n in nodes)
+    names = dict.fromkeys(entry.op if (entry := _entries.at_node(n)) else by_node(n).op for n in nodes)
     return f"{op} has no derivative of its own: it runs as {', '.join(names)}."
 
 
@@ -143,10 +142,9 @@ def _spoken(op: str) -> str:
 def by_node(node: str) -> Knowledge:
     """What is known of the op behind a node of the graph: by_node("ExpBackward0"). Never fails."""
     node = node.rpartition("::")[2]
-    table = _entries.by_node()
-    entry = table.get(node) or table.get(node.removesuffix("_copy"))
+    entry = _entries.at_node(node) or _entries.at_node(node.removesuffix("_copy"))
     if entry is None and node.startswith("Foreach"):
-        entry = table.get(node.removeprefix("Foreach"))
+        entry = _entries.at_node(node.removeprefix("Foreach"))
     if entry is not None:
         return Knowledge(_spoken(entry.op), (entry,))
     if node in _NODE_NOTES:
