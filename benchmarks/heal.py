@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -253,20 +255,55 @@ def compare(name: str, make: Callable[[], Program], seconds: float) -> None:
         )
 
 
+COLD = "400 slices, once, in a fresh process"
+
+
+def first_use(mode: str) -> float:
+    """Seconds from entering the context to having left it, torch being imported: what a short script feels."""
+    context, clones = CONTEXTS[mode]
+    program = slices(400)
+    start = clock()
+    with context():
+        program(clones)
+    return clock() - start
+
+
+def compare_cold(rounds: int, cpu: bool) -> None:
+    names = ["clones by hand", "heal", "allow_mutation"]
+    taken: dict[str, list[float]] = {n: [] for n in names}
+    for _ in range(rounds):
+        for n in names:
+            command = [sys.executable, __file__, "--first-use", n, *(["--cpu"] if cpu else [])]
+            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            taken[n].append(float(out))
+    print(f"\n{COLD}")
+    for n in names:
+        best, hand, healed = min(taken[n]), min(taken["clones by hand"]), min(taken["heal"])
+        print(
+            f"  {n:<16} {1e3 * best:9.2f} ms   {best / hand:6.2f}x of clones   {best / healed:6.2f}x of heal"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--full", action="store_true", help="about five minutes, steadier numbers")
-    parser.add_argument("--only", choices=list(PROGRAMS), help="one program")
+    parser.add_argument("--only", choices=[*PROGRAMS, COLD], help="one program")
+    parser.add_argument("--first-use", choices=list(CONTEXTS), help=argparse.SUPPRESS)
     parser.add_argument("--cpu", action="store_true", help="count CPU time: steadier on a busy machine")
     args = parser.parse_args()
     global clock
     if args.cpu:
         clock = time.process_time
     torch.set_num_threads(1)
+    if args.first_use:
+        print(first_use(args.first_use))
+        return
     print(f"torch {torch.__version__}, 1 thread; ratios to clones written by hand")
     for name, make in PROGRAMS.items():
         if not args.only or name == args.only:
             compare(name, make, 40.0 if args.full else 6.0)
+    if args.only in (None, COLD):
+        compare_cold(10 if args.full else 3, args.cpu)
 
 
 if __name__ == "__main__":
