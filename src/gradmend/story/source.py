@@ -15,6 +15,8 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 # What an instruction's columns can span: an expression, a slot that is stored to, or an augmented assignment.
 _RUNNING = (ast.expr, ast.AugAssign)
 
+Position = tuple[int, int]  # line and column
+
 
 @dataclass(frozen=True)
 class Source:
@@ -24,6 +26,9 @@ class Source:
     tree: ast.Module
     parents: dict[ast.AST, ast.AST]
     imported: frozenset[str]  # names bound by an import: `torch`, `F`, ...
+    ending: dict[
+        Position, list[ast.expr | ast.AugAssign]
+    ]  # what can have run, by where it ends, outermost first
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         up = self.parents.get(node)
@@ -52,19 +57,25 @@ def parse(file: str) -> Source | None:
         return None
     if not tree.body:
         return None
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    source = Source(text, tree, parents, frozenset(_imports(tree)))
+    source = _walked(text, tree)
     if len(_cache) >= _KEPT:
         _cache.pop(next(iter(_cache)))
     _cache[file] = source
     return source
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+def _walked(text: str, tree: ast.Module) -> Source:
+    parents: dict[ast.AST, ast.AST] = {}
+    imported: set[str] = set()
+    ending: dict[Position, list[ast.expr | ast.AugAssign]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                yield alias.asname or alias.name.partition(".")[0]
+        for child in ast.iter_child_nodes(node):
+            parents[child] = node
+        if isinstance(node, _RUNNING):
+            ending.setdefault(_end(node), []).append(node)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imported.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    return Source(text, tree, parents, frozenset(imported), ending)
 
 
 def running(source: Source, frame: Frame) -> ast.AST | None:
@@ -72,7 +83,7 @@ def running(source: Source, frame: Frame) -> ast.AST | None:
     if frame.col is None or frame.end_col is None:
         return None
     start, end = (frame.line, frame.col), (frame.end_line or frame.line, frame.end_col)
-    ends_here = [n for n in ast.walk(source.tree) if isinstance(n, _RUNNING) and _end(n) == end]
+    ends_here = source.ending.get(end, ())
     exact = [n for n in ends_here if _start(n) == start]
     if exact:
         # `(x)` nested in itself does not occur, but a Starred or a lone expression can share its span: innermost.
@@ -132,9 +143,9 @@ def enclosing_loop(frame: Frame) -> int | None:
     return None
 
 
-def _start(node: ast.expr | ast.stmt) -> tuple[int, int]:
+def _start(node: ast.expr | ast.stmt) -> Position:
     return node.lineno, node.col_offset
 
 
-def _end(node: ast.expr | ast.stmt) -> tuple[int, int]:
+def _end(node: ast.expr | ast.stmt) -> Position:
     return node.end_lineno or node.lineno, node.end_col_offset or 0
