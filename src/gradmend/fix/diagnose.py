@@ -71,9 +71,11 @@ def facts_of(plain: Run, healed: Run | None) -> list[Facts]:
 
 
 def _backward(conflict: dict[str, Any], healed: Run | None) -> tuple[Place, ...]:
+    """The lines that led to the backward call; of all such calls, where a helper makes them for several callers."""
     at = conflict.get("backward") or {}
+    found: dict[Place, None] = {}
     for call in healed.calls if healed else ():
         stack = call["stack"]
         if any(f["file"] == at.get("file") and f["line"] == at.get("line") for f in stack):
-            return places(stack)
-    return ()
+            found |= dict.fromkeys(places(stack))
+    return tuple(found)

@@ -12,6 +12,7 @@ from gradmend.fix.proof.judge import Basis, Judge, measure
 from gradmend.fix.proof.runs import Run, Runner
 
 EDITED = "GM210"  # a tensor inside the graph was changed outside autograd, and used again
+GRADIENT = "GM207"  # a hook or a custom backward writes to a gradient that others hold too
 
 
 class Oracles:
@@ -50,6 +51,9 @@ class Oracles:
             return Judge(
                 self.runner, basis, healed, self.plain, output=same_words(copies.stdout, healed.stdout)
             )
+        if healed.ran and any(f.rule == GRADIENT for f in known):
+            # Such code means another gradient than the derivative; healing gives it memory of its own.
+            return Judge(self.runner, basis, healed, self.plain)
         if healed.ran:
             return self.differences()
         # Healing refused. Copies are an oracle only if they changed what plain PyTorch computes.

@@ -13,6 +13,8 @@ from gradmend.fix.proof.runs import Run
 # Relative to the largest entry; the ops are the same, only their order of rounding may differ.
 _ROUNDING = {"torch.float64": 1e-10, "torch.float32": 2e-5, "torch.bfloat16": 2e-2, "torch.float16": 5e-3}
 
+_NEAR = 6  # how far apart a moved call may be from its place
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -27,8 +29,11 @@ class Verdict:
     of: int = 0  # backward calls there were to judge, where not all were
 
 
-def compare(oracle: Run, trial: Run, partial: bool = False, output: bool = True) -> Verdict:
-    """`partial`: the trial may stop early, and what it did until then must agree."""
+def compare(
+    oracle: Run, trial: Run, partial: bool = False, output: bool = True, moved: bool = False
+) -> Verdict:
+    """`partial`: the trial may stop early, and what it did until then must agree.
+    `moved`: its calls may come in another order, if each is one of the oracle's."""
     if not trial.ran and not partial:
         return Verdict(False, why=trial.why)
     ours, theirs = _whole(trial.calls), _whole(oracle.calls)
@@ -37,6 +42,8 @@ def compare(oracle: Run, trial: Run, partial: bool = False, output: bool = True)
     if not theirs and not partial:
         return Verdict(False, why="no backward call to compare")
     gradients = 0
+    if moved:
+        theirs = _in_order_of(ours, theirs)
     for number, (a, b) in enumerate(zip(ours, theirs, strict=False), 1):
         told = _call(a, b, number)
         if told:
@@ -44,6 +51,16 @@ def compare(oracle: Run, trial: Run, partial: bool = False, output: bool = True)
         gradients += len(b["grads"])
     changed = _state(trial, oracle, output)
     return Verdict(True, not changed, changed=changed, calls=len(ours), gradients=gradients)
+
+
+def _in_order_of(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The oracle's calls as the trial makes them: each taken once, the nearest that agrees; else the next in line."""
+    left = list(theirs)
+    found = []
+    for call in ours[: len(theirs)]:
+        near = (i for i, other in enumerate(left[:_NEAR]) if not _call(call, other, 0))
+        found.append(left.pop(next(near, 0)))
+    return [*found, *left]
 
 
 def _whole(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -92,7 +92,7 @@ class Judge:
             return Verdict(False, why=trial.why)
         if self.basis != "differences":
             assert self.oracle is not None
-            return compare(self.oracle, trial, output=self.output)
+            return compare(self.oracle, trial, output=self.output, moved=moved)
         return self._by_differences(trial, sources, moved)
 
     def so_far(self, trial: Run) -> Verdict:

@@ -28,6 +28,7 @@ KINDS = (
     "clone_write",
     "fresh_leaf",
     "numpy_copy",
+    "checkpoint_rng",
     "sum_losses",
     "second_backward",
     "mark_dirty",

@@ -14,18 +14,23 @@ from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.rewrites.functional import forms
+from gradmend.fix.rewrites.no_grad import unwrap
 from gradmend.fix.rewrites.rebind import rebound
 from gradmend.fix.tree import Tree
 
 RANK = 12
+_LAST = 6
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     for extra, place, tree, statement in syntax.writing(project, facts, 2):
         if not isinstance(statement, cst.BaseSmallStatement):
             continue
+        yield from _let_out(tree, statement, place.file, RANK + extra + _LAST)
         shown = _seen(tree, statement)
         block = _no_grad_block(tree, statement)
+        if block is not None and len(block.body.body) != 1:
+            block = None
         if shown is None and block is None:
             continue
         for order, new in enumerate(open_forms(shown or tree.code(statement))):
@@ -87,12 +92,21 @@ def open_forms(text: str) -> Iterator[list[str]]:
             yield [f"{name} = {name}.clone()", text]
 
 
+def _let_out(tree: Tree, statement: cst.CSTNode, file: str, rank: int) -> Iterator[Candidate]:
+    """Several statements under one no_grad: all of them out of it."""
+    block = _no_grad_block(tree, statement)
+    cuts = unwrap(tree, block) if block is not None else None
+    if block is not None and cuts:
+        title = f"take the block on line {tree.lines(block)[0]} out of no_grad"
+        yield Candidate(title, "live_edit", rank, {file: tree.replace(*cuts)})
+
+
 def _no_grad_block(tree: Tree, statement: cst.CSTNode) -> cst.With | None:
-    """`with torch.no_grad():` that holds only this statement."""
+    """The `with torch.no_grad():` that this statement stands in."""
     line = tree.parent(statement)
     body = tree.parent(line) if line is not None else None
     block = tree.parent(body) if body is not None else None
-    if not isinstance(block, cst.With) or not isinstance(body, cst.IndentedBlock) or len(body.body) != 1:
+    if not isinstance(block, cst.With) or not isinstance(body, cst.IndentedBlock):
         return None
     asked = block.items[0].item
     name = syntax.dotted(asked.func) if isinstance(asked, cst.Call) else ""

@@ -74,11 +74,8 @@ def wrap(tree: Tree, unit: cst.CSTNode, last: int) -> list[Cut] | None:
     first = tree.lines(unit)[0]
     if tree.text[tree.offset(first, 0) : tree.span(unit)[0]].strip():
         return None
-    if any(
-        isinstance(n, (cst.SimpleString, cst.FormattedString)) and _multiline(tree, n)
-        for n in syntax.walk(unit)
-    ):
-        return None  # moving its lines would change the string
+    if _has_long_string(tree, unit):
+        return None
     indent = tree.indent(unit)
     step = tree.module.default_indent
     cuts: list[Cut] = []
@@ -91,6 +88,24 @@ def wrap(tree: Tree, unit: cst.CSTNode, last: int) -> list[Cut] | None:
     return cuts
 
 
-def _multiline(tree: Tree, node: cst.CSTNode) -> bool:
-    first, last = tree.lines(node)
-    return first != last
+def unwrap(tree: Tree, block: cst.With) -> list[Cut] | None:
+    """Take the lines of a `with` out of it, one step back."""
+    if not isinstance(block.body, cst.IndentedBlock) or _has_long_string(tree, block):
+        return None
+    (first, last), body = tree.lines(block), tree.lines(block.body.body[0])[0]
+    outer = tree.indent(block)
+    step = tree.indent(block.body.body[0]).removeprefix(outer)
+    cuts: list[Cut] = [(tree.offset(first, 0), tree.offset(body, 0), "")]
+    for line in range(body, last + 1):
+        at = tree.offset(line, 0)
+        if tree.line_text(line).startswith(outer + step):
+            cuts.append((at, at + len(step), ""))
+    return cuts
+
+
+def _has_long_string(tree: Tree, unit: cst.CSTNode) -> bool:
+    """Moving the lines of a string would change it."""
+    return any(
+        isinstance(n, (cst.SimpleString, cst.FormattedString)) and tree.lines(n)[0] != tree.lines(n)[1]
+        for n in syntax.walk(unit)
+    )

@@ -1,0 +1,9 @@
+def forward(self, x):
+    # drop some
+    with torch.no_grad():  # out
+        keep = draw(x)
+
+        for i in keep:
+            pass
+        x.mul_(keep).add_(1); y = 2  # WRITE
+    return x
