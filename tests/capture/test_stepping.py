@@ -1,33 +1,97 @@
-"""While one of torch's own optimizers steps and nobody would listen, its methods are torch's own."""
+"""While an optimizer steps, those who only listen to the program's own writes are turned away."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
+
+import gradmend
+from gradmend.capture import recorder
+from gradmend.capture.taps import hub
+
+EARS = {"listeners", "edits"}
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        "many_writes(12, 'watch')",
-        "many_writes(12, 'install')",
-        "many_writes(2, 'watch')",
-        "many_writes(2, 'install')",
-        "live_save()",
-        "beside_another_thread()",
-        "step_that_raised()",
-    ],
-)
-def test_step(check: str) -> None:
-    program = f"import stepping_checks; stepping_checks.{check}; print('held')"
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.stdout == "held\n", run.stderr
+class Looking(torch.optim.SGD):
+    """It looks about while it steps."""
+
+    heard: frozenset[str] | None = None
+    fails = False
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        self.heard = frozenset(hub.awake & EARS)
+        if self.fails:
+            raise ValueError("in the middle of a step")
+        return super().step(closure)
+
+
+def _train(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    sum(p.square().sum() for g in optimizer.param_groups for p in g["params"]).backward()
+    optimizer.step()
+
+
+@pytest.fixture
+def optimizer() -> Looking:
+    return Looking(nn.Linear(3, 3).parameters(), lr=0.1)
+
+
+def test_a_step_is_one_record(optimizer: Looking) -> None:
+    gradmend.install()
+    try:
+        ring = recorder.current()
+        assert ring is not None
+        at = len(ring.ring)
+        _train(optimizer)
+        assert optimizer.heard == frozenset()
+        assert "listeners" in hub.awake
+        records = [recorder.Recorded._make(r) for r in list(ring.ring)[at:]]
+        assert [r.op for r in records] == ["Looking.step"]
+        assert [p[:2] for p in records[0].tensors] == [
+            (p.data_ptr(), p.nbytes) for p in optimizer.param_groups[0]["params"]
+        ]
+    finally:
+        gradmend.uninstall()
+    assert "listeners" not in hub.awake
+
+
+def test_a_closure_is_the_programs_own_code(optimizer: Looking) -> None:
+    with gradmend.watch():
+        optimizer.step(lambda: 0.0)
+        assert optimizer.heard == {"edits"}
+        optimizer.step()
+        assert optimizer.heard == frozenset()
+        assert "edits" in hub.awake
+
+
+@pytest.mark.parametrize("layers", [2, 40])
+def test_a_step_that_a_save_outlives_is_heard(layers: int) -> None:
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(layers)))
+    optimizer = Looking(model.parameters(), lr=0.1)
+    with gradmend.watch() as session:
+        later = model(torch.ones(2, 3)).square().sum()
+        _train(optimizer)
+        with pytest.raises(gradmend.ConflictError):
+            later.backward()
+    assert [c.rule for c in session.conflicts] == ["GM104"]
+
+
+def test_after_a_step_that_raised_the_next_save_wakes_them(optimizer: Looking) -> None:
+    with gradmend.watch():
+        optimizer.fails = True
+        with pytest.raises(ValueError, match="middle of a step"):
+            _train(optimizer)
+        assert not hub.awake & EARS
+        y = torch.ones(2, requires_grad=True).exp()
+        assert "edits" in hub.awake
+        y.mul_(2)
+        with pytest.raises(gradmend.ConflictError) as told:
+            y.sum().backward()
+        assert told.value.conflict.rule == "GM101"
+        with pytest.raises(ValueError, match="middle of a step"):
+            _train(optimizer)
+    assert not hub.awake & EARS

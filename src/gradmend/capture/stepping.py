@@ -1,24 +1,20 @@
 """While an optimizer steps, ears that only the program's own writes concern are turned away.
 
 A step is dozens of writes to leaves and to the optimizer's state. The ledger hears them while a Save lives;
-the recorder takes the step as one write; edits of tensors with a history are not what an optimizer makes. When
-nobody is left to listen to one of torch's own optimizers, the taps it would pass most come off for the step: a
-hundred parameters make it some hundred calls.
+the recorder takes the step as one write; edits of tensors with a history are not what an optimizer makes.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradmend.capture.taps import hub, switch
+from gradmend.capture.taps import hub
 
 _EARS = ("listeners", "edits")
 _awake = hub.awake
-_WORTH_IT = 20  # parameters; changing torch.Tensor and back costs as much as some sixty idle taps
 
 stepped: list[Callable[[Any], None]] = []  # called with the optimizer after each step
 asleep: set[str] = set()
@@ -56,21 +52,6 @@ def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if ear in _awake:
             _awake.discard(ear)
             asleep.add(ear)
-    if _many_writes(optimizer) and threading.active_count() == 1:
-        hub.LEDGER.settle()
-        hub.LEDGER.bury()
-        if not _awake:
-            switch.lift()
-
-
-def _many_writes(optimizer: Any) -> bool:
-    """Whether it has many parameters, goes from one to the next, and is torch's own."""
-    count = 0
-    for group in optimizer.param_groups:
-        count += len(group["params"])
-        if group.get("fused") or group.get("foreach"):
-            return False
-    return count >= _WORTH_IT and type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -81,8 +62,6 @@ def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 def wake() -> None:
     """Listen again. A step that raised never told its end, so the next Save and the next backward wake too."""
-    if switch.lifted:
-        switch.lower()
     if asleep:
         _awake.update(asleep)
         asleep.clear()

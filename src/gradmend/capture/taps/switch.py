@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from gradmend.capture.taps import caches, homes
 
 _ABSENT = object()
@@ -63,38 +61,6 @@ def disarm() -> None:
         _filled.clear()
 
 
-# What torch's own optimizers write by, parameter for parameter, where nothing is fused.
-_OPTIMIZERS_USE = (
-    "add_",
-    "sub_",
-    "mul_",
-    "div_",
-    "lerp_",
-    "addcmul_",
-    "addcdiv_",
-    "sqrt_",
-    "copy_",
-    "__iadd__",
-)
-lifted: list[tuple[str, Any]] = []  # names off for now, and their taps
-
-
-def lift() -> None:
-    """Take the taps off the methods that optimizers use most, until lower()."""
-    with _lock:
-        if _undo and not lifted:
-            own = vars(torch.Tensor)
-            lifted.extend((name, own[name]) for name in _OPTIMIZERS_USE)
-            for name in _OPTIMIZERS_USE:
-                delattr(torch.Tensor, name)
-
-
-def lower() -> None:
-    with _lock:
-        while lifted:
-            setattr(torch.Tensor, *lifted.pop())
-
-
 def _put_on() -> None:
     for owner, name, value in homes.patches():
         own = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else _ABSENT
@@ -103,7 +69,6 @@ def _put_on() -> None:
 
 
 def _take_off() -> None:
-    lower()
     while _undo:
         owner, name, own = _undo.pop()
         if own is _ABSENT:
