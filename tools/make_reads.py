@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reads_extra import PROGRAMS
 from reads_observe import observe, variants
 
-from gradmend.story.knowledge._entries import by_node
+from gradmend.story.knowledge._entries import at_node
 
 OUT = Path(__file__).parents[1] / "src/gradmend/capture/reads.json"
 ENOUGH = 6  # observations in support, each of several corruptions
@@ -190,7 +190,7 @@ def contradicts(node: str, slot: str, condition: Condition, group: list[Seen]) -
     output gradients must have been seen with each alone and with all; the backward of a backward was seen too
     seldom; and oneDNN chooses its kernels by the processor, so that one machine shows nothing about another.
     """
-    entry = by_node().get(node)
+    entry = at_node(node)
     if entry is None or "backward" in entry.op or entry.op.startswith("mkldnn"):
         return True
     inputs = [name for name in entry.tensors if any(name in f.inputs for f in entry.formulas)]

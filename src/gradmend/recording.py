@@ -36,8 +36,10 @@ def ignore_backwards() -> None:
 
 
 def _started(call: backwards.BackwardCall, roots: Any, grads: Any) -> None:
-    stepping.wake()
-    extras.before_backward(call, roots, grads)
+    if stepping.asleep:
+        stepping.wake()
+    if extras.armed():
+        extras.before_backward(call, roots, grads)
 
 
 def _failed(call: backwards.BackwardCall, error: BaseException, roots: Any) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from gradmend.capture import reads
 from gradmend.capture.reads import is_read, slot_of
-from gradmend.story.knowledge._entries import by_node
+from gradmend.story.knowledge._entries import at_node
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -228,7 +228,8 @@ def test_on_another_release_only_running_statistics_are_trusted(monkeypatch: pyt
 
 def test_every_entry_names_a_slot_that_its_node_keeps() -> None:
     for node, slots in reads.table().items():
-        assert set(slots) <= set(by_node()[node].keeps), node
+        entry = at_node(node)
+        assert entry is not None and set(slots) <= set(entry.keeps), node
 
 
 class TestSlotOf:

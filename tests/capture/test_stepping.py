@@ -40,7 +40,10 @@ def optimizer() -> Looking:
     return Looking(nn.Linear(3, 3).parameters(), lr=0.1)
 
 
-def test_a_step_is_one_record(optimizer: Looking) -> None:
+@pytest.mark.parametrize("while_a_save_lives", [False, True])
+def test_a_step_is_one_record(optimizer: Looking, while_a_save_lives: bool) -> None:
+    with gradmend.watch():
+        kept = torch.ones(2, requires_grad=True).exp() if while_a_save_lives else None
     gradmend.install()
     try:
         ring = recorder.current()
@@ -57,6 +60,7 @@ def test_a_step_is_one_record(optimizer: Looking) -> None:
     finally:
         gradmend.uninstall()
     assert "listeners" not in hub.awake
+    del kept
 
 
 def test_a_closure_is_the_programs_own_code(optimizer: Looking) -> None:

@@ -93,7 +93,7 @@ def test_every_name_of_a_writing_op_is_tapped():
 
 
 def test_every_overload_of_torch_ops_that_writes_is_known():
-    from gradmend.capture.taps.homes import _overloads
+    from gradmend.capture.taps.homes import _overload_table
 
     missing, seen = [], 0
     for space, name, _, schema in _writing_schemas():
@@ -103,7 +103,7 @@ def test_every_overload_of_torch_ops_that_writes_is_known():
             continue
         expected = {a.name for a in schema.arguments if _writes_a_tensor(a)}
         for op in (packet, overload):
-            known = _overloads(op)
+            known = _overload_table(op)
             told = set() if known is None else {n for _, n in known[1].args} | set(known[1].outs)
             seen += 1
             if not expected <= told:

@@ -77,16 +77,18 @@ def arm(
     if _disarm is not None:
         raise RuntimeError("the recording of backward calls is armed already; disarm() it first")
     live = True
-    compiling = torch.compiler.is_compiling
+    tracing = torch.compiler.is_dynamo_compiling
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def run_backward(t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
-            if not live or compiling():
+            if not live or tracing():
                 return original(t_outputs, *args, **kwargs)
             retain = args[1] if len(args) > 1 else kwargs.get("keep_graph", False)
             call = BackwardCall(next(_ticks), site(2), _numbers(t_outputs), bool(retain), get_ident())
-            _keep(call)
+            history.append(call)
+            if len(history) > _CALLS_WITH_NODES:
+                history[-1 - _CALLS_WITH_NODES].visited.clear()
             running.append(call)
             try:
                 if before is not None:
@@ -164,12 +166,6 @@ def visit(node: Any, raw: Raw) -> None:
     call = current()
     if call is not None and not call.retain and len(call.visited) < _NODES_KEPT:
         call.visited[node._sequence_nr()] = raw
-
-
-def _keep(call: BackwardCall) -> None:
-    history.append(call)
-    if len(history) > _CALLS_WITH_NODES:
-        history[-1 - _CALLS_WITH_NODES].visited.clear()
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:

@@ -44,9 +44,11 @@ def disarm() -> None:
     checkpoints.disarm()
 
 
+def armed() -> bool:
+    return _armed > 0
+
+
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
-    if not _armed:
-        return
     branches.roots[call.tick] = roots
     call.seeds = _storages(grads)
     if not plain.active and edits.pending():

@@ -93,12 +93,18 @@ def _teach_jit(made: dict[int, Callable[..., Any]]) -> None:
             table[id(tap)] = table[key]
 
 
+# By id, as hashing an overload runs Python; each is held, so that its id stays its own.
+_known_overloads: dict[int, tuple[Any, tuple[str, Writes] | None]] = {}
+
+
 def _overload_table(op: Any) -> tuple[str, Writes] | None:
-    return _overloads(op)
+    known = _known_overloads.get(id(op))
+    if known is None:
+        known = _known_overloads[id(op)] = op, _overload(op)
+    return known[1]
 
 
-@cache
-def _overloads(op: Any) -> tuple[str, Writes] | None:
+def _overload(op: Any) -> tuple[str, Writes] | None:
     schemas = [op._schema] if hasattr(op, "_schema") else list(getattr(op, "_schemas", {}).values())
     name = schemas[0].name.partition("::")[2] if schemas else ""
     writes = writes_of(name, schemas)

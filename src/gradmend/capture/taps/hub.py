@@ -93,14 +93,14 @@ def _before(
     token: Token | None = None
     saves = "saves" in awake
     if not saves and not edits.state.on:  # nobody but the recorder
-        return Pending(op, targets, None, how) if listeners else None
+        return Pending(op, targets, None, how) if "listeners" in awake else None
     # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
     aliased = bool(args) and how == "data" and torch.is_grad_enabled() and _aliased(targets, args)
     if saves or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
         token = LEDGER.before(op, targets, some, how, aliased)
     edited = edits.before(op, targets, how, args=args)
-    if token is None and edited is None and not listeners:
+    if token is None and edited is None and "listeners" not in awake:
         return None
     return Pending(op, targets, token, how, edited)
 
@@ -152,8 +152,9 @@ def _after(pending: Pending) -> None:
 
 def told(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
     """A write has happened, for those who only listen."""
-    for listener in listeners:
-        listener(op, targets, how)
+    if "listeners" in awake:  # they sleep while an optimizer steps
+        for listener in listeners:
+            listener(op, targets, how)
 
 
 def note(op: str, t: torch.Tensor, how: str) -> None:

@@ -69,8 +69,7 @@ def _data_property() -> property:
         done()
         if edited is not None:
             edits.swapped(edited)
-        for listener in hub.listeners:
-            listener(".data =", (self,), "metadata")
+        hub.told(".data =", (self,), "metadata")
 
     return property(get, set_)
 

@@ -126,8 +126,7 @@ def _end_item(begun: _Begun) -> None:
         edits.after(edited)
     if token is not None:
         hub.LEDGER.after(token)
-    if hub.listeners:
-        hub.told("__setitem__", (target,), "data")
+    hub.told("__setitem__", (target,), "data")
 
 
 def out_function(original: Func, op: str) -> Func:
@@ -158,15 +157,15 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     )  # `relu_`: all it writes is its first
 
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if _tracing() or not _awake or _compiling():
-            return original(*args, **kwargs)
-        # No counter steps here, so no error comes of it that a recorder could explain.
-        if uncounted and not edits.state.on and "saves" not in _awake:
+        if _tracing() or not _awake:
             return original(*args, **kwargs)
         if first and args and not kwargs and _only_recorded(args[0]):
             out = original(*args)
             hub.note(op, args[0], how)
             return out
+        # No counter steps in these, so no error comes of them that a recorder could explain.
+        if (uncounted and not edits.state.on and "saves" not in _awake) or _compiling():
+            return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
         for position, name in positions:
