@@ -15,18 +15,20 @@ from gradmend.capture.taps import hub
 EARS = {"listeners", "edits"}
 
 
-class Looking(torch.optim.SGD):
+class Looking(torch.optim.Optimizer):
     """It looks about while it steps."""
 
     heard: frozenset[str] | None = None
     fails = False
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.heard = frozenset(hub.awake & EARS)
         if self.fails:
             raise ValueError("in the middle of a step")
-        return super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.add_(p.grad, alpha=-0.1)
 
 
 def _train(optimizer: torch.optim.Optimizer) -> None:
@@ -37,7 +39,7 @@ def _train(optimizer: torch.optim.Optimizer) -> None:
 
 @pytest.fixture
 def optimizer() -> Looking:
-    return Looking(nn.Linear(3, 3).parameters(), lr=0.1)
+    return Looking(nn.Linear(3, 3).parameters(), {})
 
 
 @pytest.mark.parametrize("while_a_save_lives", [False, True])
@@ -75,7 +77,7 @@ def test_a_closure_is_the_programs_own_code(optimizer: Looking) -> None:
 @pytest.mark.parametrize("layers", [2, 40])
 def test_a_step_that_a_save_outlives_is_heard(layers: int) -> None:
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(layers)))
-    optimizer = Looking(model.parameters(), lr=0.1)
+    optimizer = Looking(model.parameters(), {})
     with gradmend.watch() as session:
         later = model(torch.ones(2, 3)).square().sum()
         _train(optimizer)
