@@ -77,7 +77,7 @@ def test_a_closure_is_the_programs_own_code(optimizer: Looking) -> None:
 @pytest.mark.parametrize("layers", [2, 40])
 def test_a_step_that_a_save_outlives_is_heard(layers: int) -> None:
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(layers)))
-    optimizer = Looking(model.parameters(), {})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with gradmend.watch() as session:
         later = model(torch.ones(2, 3)).square().sum()
         _train(optimizer)
