@@ -168,3 +168,11 @@ def test_printed_numbers_compare_to_rounding() -> None:
     assert same_words("loss 0.50000001 at 3", "loss 0.5 at 3")
     assert not same_words("loss 0.51", "loss 0.5")
     assert not same_words("loss 0.5", "cost 0.5")
+
+
+def test_a_healed_run_that_fails_is_told(plan: Callable[[str], Plan]) -> None:
+    source = HEAD + "import gradmend\nif gradmend.capture.saves.current():\n    raise ValueError('odd')\n"
+    found = plan(
+        source.replace("import gradmend\n", "import gradmend.capture.saves\n") + "(x @ w).sum().backward()\n"
+    )
+    assert found.status == "stuck" and "the healed run ends otherwise: ValueError: odd" in found.message

@@ -106,6 +106,8 @@ class Planner:
             hidden = blind.look(project) if plain.ran else None
             if hidden is not None:
                 return self._blind(plain, project, hidden)
+            if plain.ran and not healed.ran:
+                return Plan("stuck", f"no conflict found, but the healed run ends otherwise: {healed.why}")
             if plain.ran:
                 return Plan("clean", "nothing to fix: no conflict found")
             if diagnose.is_changed(plain):
