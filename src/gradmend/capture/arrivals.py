@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.edits import Edit, Key, live, unseen
+from gradmend.capture.edited import Edit, Key
+from gradmend.capture.edits import live, unseen
 from gradmend.capture.entries import Entry
 from gradmend.capture.escapes import fingerprint
 from gradmend.capture.faults import Fault

@@ -10,7 +10,6 @@ changing them without a graph is how parameters are updated.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import torch
 from torch._C import TensorBase as _Base
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gradmend.capture.edited import Edit, Key, next_number
 from gradmend.capture.entries import Written
 from gradmend.capture.regions import Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
@@ -26,58 +26,9 @@ from gradmend.capture.sites import Raw, raw_here
 _storage_of = _Base.untyped_storage
 _detach = _Base.detach
 _grad_mode = torch.is_grad_enabled
-_next_number = torch._C._autograd._get_sequence_nr
 _MOST_ALIASES = 1024
 _MOST_COPIED = 1 << 26  # bytes of a tensor whose memory is handed out
 _ADDITIVE = frozenset({"add_", "sub_", "subtract_", "__iadd__", "__isub__"})
-
-Key = tuple[int, str, int]  # sequence number and name of a node, and which of its outputs
-
-
-class Edit:
-    """One change of an output of a node, outside autograd."""
-
-    __slots__ = (
-        "__weakref__",
-        "changed",
-        "key",
-        "number",
-        "owner",
-        "region",
-        "scope",
-        "serial",
-        "shift",
-        "unsure",
-        "void",
-        "written",
-    )
-
-    def __init__(
-        self, key: Key, owner: Layout, region: Layout, changed: torch.Tensor, scope: Any, written: Written
-    ) -> None:
-        self.key = key
-        self.owner = owner  # how the node's output lies in its storage
-        self.region = region  # what was written
-        self.changed = changed  # which elements of it got another value
-        self.scope = scope
-        self.written = written
-        self.number = _next_number()  # nodes from here on are made after the edit
-        self.serial = next(state.serial)
-        self.void = False
-        self.shift: tuple[int, ...] | None = None  # of the tensor that was added, where it was an addition
-        self.unsure = False  # nobody saw when it was written, only that it was
-
-    def mask(self) -> torch.Tensor:
-        """The edited elements, in the coordinates of the node's output."""
-        owner, region = self.owner, self.region
-        if owner == region:
-            return self.changed
-        if owner.dtype.itemsize != region.dtype.itemsize:
-            return torch.ones(owner.shape, dtype=torch.bool)
-        item = owner.dtype.itemsize
-        whole = torch.zeros(max(owner.hi, region.hi) // item, dtype=torch.bool)
-        torch.as_strided(whole, region.shape, region.strides, region.offset)[self.changed] = True
-        return torch.as_strided(whole, owner.shape, owner.strides, owner.offset)
 
 
 class _Alias(NamedTuple):
@@ -109,7 +60,7 @@ class Handed:
         self.key = key
         self.now = now
         self.old = _Base.clone(now)
-        self.number = _next_number()
+        self.number = next_number()
         self.scope = scope
         self.raw = raw
         self.storage = _storage_of(now)._cdata
@@ -119,7 +70,6 @@ class _State:
     def __init__(self) -> None:
         self.on = 0
         self.aliases: dict[int, _Alias] = {}
-        self.serial = itertools.count(1)
         self.pending: list[weakref.ref[Edit]] = []
         self.handed: list[weakref.ref[Handed]] = []
         self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running

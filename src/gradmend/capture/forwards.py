@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch._C import TensorBase as _Base
 
+from gradmend.capture.edited import serials
 from gradmend.capture.edits import live, owner_of, state
 from gradmend.capture.entries import Written
 from gradmend.capture.regions import layout_of, physical
@@ -24,7 +25,7 @@ class Inside:
         self.nodes = [t.grad_fn for t in inputs]
         self.numbers = [_numbers(t) for t in inputs]
         self.steps = Steps(inputs)
-        self.since = next(state.serial)
+        self.since = next(serials)
         self.leaves = len(state.leaf_writes)
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
