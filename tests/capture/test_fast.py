@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 import gradmend
 from gradmend.capture import recorder, sites
 from gradmend.capture.fast import compiled
+from gradmend.capture.taps import hub
 
 TESTS = Path(__file__).parents[1]
 needs_it = pytest.mark.skipif(compiled is None, reason="no compiler was found when gradmend was installed")
@@ -158,6 +159,28 @@ def test_records_are_those_of_python() -> None:
 
 
 @needs_it
+def test_another_listener_hears_too() -> None:
+    heard: list[str] = []
+
+    def ear(op: str, targets: Any, how: str) -> None:
+        heard.append(op)
+
+    gradmend.install()
+    try:
+        ring = recorder.current()
+        assert ring is not None
+        at = len(ring.ring)
+        hub.listen(ear)
+        torch.zeros(2).add_(1)
+        hub.unlisten(ear)
+        torch.zeros(2).mul_(1)
+        assert heard == ["add_"]
+        assert [recorder.Recorded._make(r).op for r in list(ring.ring)[at:]] == ["add_", "mul_"]
+    finally:
+        gradmend.uninstall()
+
+
+@needs_it
 def test_calls_leave_nothing_behind() -> None:
     gradmend.install()
     try:
@@ -198,6 +221,7 @@ def run(program: str, **more: str) -> str:
 STORY = """
 import torch, gradmend
 from gradmend.capture.fast import compiled
+from gradmend.capture.taps import hub
 assert (compiled is None) == PURE
 gradmend.install()
 w = torch.nn.Parameter(torch.ones(3))

@@ -107,8 +107,6 @@ def start() -> Recorder:
         stepping.arm()
         stepping.stepped.append(_running.stepped)
         hub.listen(_running)
-        if compiled is not None:
-            compiled.record_to(_running.ring.append, _running.ticks)
     return _running
 
 
@@ -118,8 +116,6 @@ def stop() -> None:
         stepping.stepped.remove(_running.stepped)
         stepping.disarm()
         hub.unlisten(_running)
-        if compiled is not None:
-            compiled.record_to(None, None)
         _running = None
 
 

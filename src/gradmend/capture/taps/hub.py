@@ -35,6 +35,7 @@ awake = LEDGER.awake
 def listen(listener: Listener) -> None:
     listeners.append(listener)
     awake.add("listeners")
+    _shorten()
 
 
 def unlisten(listener: Listener) -> None:
@@ -42,6 +43,14 @@ def unlisten(listener: Listener) -> None:
         listeners.remove(listener)
     if not listeners:
         awake.discard("listeners")
+    _shorten()
+
+
+def _shorten() -> None:
+    """Compiled taps may leave their records straight in the recorder's ring while nobody else listens."""
+    if compiled is not None:
+        ring = getattr(listeners[0], "ring", None) if len(listeners) == 1 else None
+        compiled.record_to(*((None, None) if ring is None else (ring.append, listeners[0].ticks)))  # type: ignore[attr-defined]
 
 
 def only_recorded(t: torch.Tensor) -> bool:
