@@ -101,11 +101,12 @@ note(PyObject *op, PyObject *how, PyObject *tensor)
         PyErr_Clear(); /* no memory of its own: Python knows what that means */
         return 0;
     }
-    if (where == Py_None) {
+    if (where == Py_None || ring == NULL) {
         Py_DECREF(where);
         return 0;
     }
     int done = -1;
+    PyObject *add = Py_NewRef(ring); /* the walk may run Python, and other threads, which may end the recording */
     PyObject *tick = PyIter_Next(ticks), *raw = walk(1), *places = PyList_New(1), *record = NULL;
     if (places != NULL) {
         PyList_SET_ITEM(places, 0, where);
@@ -116,10 +117,11 @@ note(PyObject *op, PyObject *how, PyObject *tensor)
     if (tick != NULL && raw != NULL && places != NULL
         && (record = PyTuple_Pack(5, tick, op, how, raw, places)) != NULL)
     {
-        PyObject *none = PyObject_CallOneArg(ring, record);
+        PyObject *none = PyObject_CallOneArg(add, record);
         done = none == NULL ? -1 : 1;
         Py_XDECREF(none);
     }
+    Py_DECREF(add);
     Py_XDECREF(tick);
     Py_XDECREF(raw);
     Py_XDECREF(places);
