@@ -36,6 +36,12 @@ PROGRAMS = {
     "given_to_a_method": "class C:\n    def f(self, x):\n        x[0] = 1  # written\nC().f(t.numpy())\n",
     "kept_on_self": "class C:\n    def __init__(self, t):\n        self.a = t.numpy()\n    def step(self):\n"
     "        self.a += 1  # written\n",
+    "made_elsewhere": "class C:\n    def draw(self):\n        self.b[:] = 1  # written\n        return self.b\n"
+    "a = c.draw()\nt = torch.from_numpy(a)\n",
+    "one_of_a_list": "class C:\n    def step(self):\n        old = self.b.pop(0)\n        old[...] = 1  # written\n"
+    "        self.b.append(old)\n        return self.b\nts = [torch.from_numpy(a) for a in c.step()]\n",
+    "yielded": "def batches(b):\n    while True:\n        b.fill(2)  # written\n        yield b, 3\n"
+    "for a, n in batches(np.zeros(3)):\n    t = torch.from_numpy(a)\n",
 }
 
 
@@ -43,8 +49,8 @@ PROGRAMS = {
 def test_follows_the_array(name: str, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAMS[name])
-    met = "torch.from_numpy(buffer)" if name == "argument" else "t.detach().numpy()"
-    frame = at(file, met if met in PROGRAMS[name] else "t.numpy()")
+    ways = ("torch.from_numpy(buffer)", "torch.from_numpy(a)", "t.detach().numpy()", "t.numpy()")
+    frame = at(file, next(way for way in ways if way in PROGRAMS[name]))
     assert [f.line for f in foreign_writes(Site((frame,)))] == marked(file)
 
 
@@ -75,3 +81,13 @@ def test_follows_into_another_file_and_back_to_the_caller(tmp_path: Path) -> Non
     (found,) = suspects(Site(frames))
     assert (found.frame.file, found.frame.line) == (str(other), marked(other)[0])
     assert (found.level, found.line) == (1, 6)  # run() has it, and line 6 leads to the write
+
+
+def test_follows_an_argument_to_the_caller(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(
+        "def prepare(net, obs):\n    return net(torch.from_numpy(obs))\n"
+        "def run(env, net):\n    out = prepare(net, env.state)\n    env.state += 1  # written\n    return out\n"
+    )
+    frames = (at(file, "torch.from_numpy(obs)"), at(file, "prepare(net, env.state)"))
+    assert [f.line for f in foreign_writes(Site(frames))] == marked(file)

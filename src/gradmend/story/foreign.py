@@ -18,7 +18,7 @@ from gradmend.story.source import Source, parse, running
 _WRITERS = frozenset("fill sort partition put itemset setfield resize setflags byteswap shuffle".split())
 _FIRST_ARGUMENT = frozenset("copyto put place putmask shuffle fill_diagonal put_along_axis".split())
 _VIEWS = frozenset(
-    "numpy cpu detach reshape view ravel squeeze swapaxes transpose asarray ascontiguousarray".split()
+    "numpy cpu detach reshape view ravel squeeze swapaxes transpose asarray ascontiguousarray pop popleft".split()
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEEPEST = 3
@@ -38,21 +38,25 @@ def foreign_writes(escape: Site) -> list[Frame]:
 
 
 def suspects(escape: Site) -> list[Suspect]:
+    inner: set[int | str] = set()  # by which arguments the function below was given the array
     for level, frame in enumerate(escape.users):
         source = parse(frame.file)
         if source is None:
             return []
-        calls = _calls(source, frame)
         found: dict[tuple[str, int], Suspect] = {}
-        for call in calls:
-            for file, line, at in _writes(frame.file, source, call):
+        returned, given = False, set[int | str]()
+        for call in _calls(source, frame):
+            names = _names_at(source, call, {0} if level == 0 else inner)
+            for file, line, at in _writes(frame.file, source, call, names):
                 function = _function_at(source.tree if file == frame.file else _tree(file), line)
                 found.setdefault((file, line), Suspect(Frame(file, line, function, "user"), level, at))
+            returned |= isinstance(source.statement(call), ast.Return)
+            given |= _parameters(source, call, names)
         if found:
-            near = sorted(found.values(), key=lambda s: (s.frame.line != s.line, abs(s.line - frame.line)))
-            return near
-        if not any(isinstance(source.statement(call), ast.Return) for call in calls):
+            return sorted(found.values(), key=lambda s: (s.frame.line != s.line, abs(s.line - frame.line)))
+        if not (returned or given):
             return []  # it stays in this function: nobody else has it
+        inner = given
     return []
 
 
@@ -63,20 +67,72 @@ def _calls(source: Source, frame: Frame) -> list[ast.Call]:
     return [n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and n.lineno == frame.line]
 
 
-def _writes(file: str, source: Source, call: ast.Call) -> Iterator[tuple[str, int, int]]:
-    """File and line of each write, and the line of this function that leads to it."""
-    names = {
-        ast.unparse(arg) for arg in call.args[:1] if isinstance(arg, ast.Name | ast.Attribute | ast.Subscript)
-    }
-    # `a = t.numpy()`: the array goes by the name it is given.
+def _names_at(source: Source, call: ast.Call, arguments: set[int | str]) -> set[str]:
+    """What the array is called where this call met it: an argument, or the name its result is given."""
+    passed = [arg for i, arg in enumerate(call.args) if i in arguments]
+    passed += [k.value for k in call.keywords if k.arg in arguments]
+    names = {ast.unparse(a) for a in passed if isinstance(a, ast.Name | ast.Attribute | ast.Subscript)}
     for statement in ast.walk(source.tree):
         if isinstance(statement, ast.Assign) and any(n is call for n in ast.walk(statement.value)):
             names |= _given(statement.targets)
+    return names
+
+
+def _parameters(source: Source, call: ast.Call, names: set[str]) -> set[int | str]:
+    """Which arguments of the function around the call go by these names."""
+    function = next((up for up in source.ancestors(call) if isinstance(up, _FUNCTIONS)), None)
+    if function is None:
+        return set()
+    listed = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if isinstance(source.parents.get(function), ast.ClassDef):
+        listed = listed[1:]
+    return {key for i, name in enumerate(listed) if name in names for key in (i, name)}
+
+
+def _writes(file: str, source: Source, call: ast.Call, names: set[str]) -> Iterator[tuple[str, int, int]]:
+    """File and line of each write, and the line of this function that leads to it."""
     inside = _scope(source, call)
     yield from _of_names(file, source, inside, names, _DEEPEST)
     for into, name in _passed(file, source, _same_memory(source, call)):
         for where, line, _ in _of_names(into.file, into.source, into.node, {name}, _DEEPEST - 1):
             yield where, line, call.lineno
+    for maker, at in _makers(file, source, inside, names):
+        made = _returned(maker.node)
+        for where, line, _ in _of_names(maker.file, maker.source, maker.node, made, _DEEPEST - 1):
+            yield where, line, at
+
+
+def _makers(file: str, source: Source, inside: ast.AST, names: set[str]) -> Iterator[tuple[Function, int]]:
+    """The functions whose results these names are given, and the lines of the calls."""
+    for node in ast.walk(inside):
+        match node:
+            case ast.Assign(targets=targets, value=ast.Call() as call):
+                bound = {ast.unparse(n) for t in targets for n in _flat(t)}
+            case (
+                ast.For(target=target, iter=ast.Call() as call)
+                | ast.comprehension(target=target, iter=ast.Call() as call)
+            ):
+                bound = {ast.unparse(n) for n in _flat(target)}
+            case _:
+                continue
+        if bound & names:
+            for function in functions_called(file, source, call):
+                yield function, call.lineno
+
+
+def _flat(target: ast.expr) -> list[ast.expr]:
+    return (
+        [n for e in target.elts for n in _flat(e)] if isinstance(target, ast.Tuple | ast.List) else [target]
+    )
+
+
+def _returned(function: ast.AST) -> set[str]:
+    """The names that a function returns or yields."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return | ast.Yield) and node.value is not None:
+            names |= {name for n in _flat(node.value) if (name := _root(n)) is not None}
+    return names
 
 
 def _of_names(
