@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
+from gradmend.fix.facts import Facts, Place
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.tree import Tree
 
@@ -22,7 +22,8 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if not facts.backward:
         return
     for nth, event in syntax.events(facts):
-        for depth, place, tree in syntax.spots(project, event.chain):
+        chain = event.chain if len(event.chain) > 1 else (*event.chain, *_callers(project, event.chain))
+        for depth, place, tree in syntax.spots(project, chain):
             for at in facts.backward:
                 if at.file != place.file or at.line == place.line:
                     continue
@@ -38,6 +39,22 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     title = f"move line {line} below the backward() on line {goal}"
                     rank = RANK + nth + 2 * depth + order
                     yield Candidate(title, "move", rank, {place.file: new}, _NOTE)
+
+
+def _callers(project: Project, chain: Sequence[Place]) -> Iterator[Place]:
+    """Of a write that only memory tells of, no callers are known: each line that calls its function by name."""
+    for _, place, tree in syntax.spots(project, tuple(chain)):
+        inside = next(iter(tree.statements(place.line, place)), None)
+        function = tree.function(inside) if inside is not None else None
+        if function is None:
+            return
+        name = function.name.value
+        for file in project.sources:
+            other = project.tree(file)
+            assert other is not None
+            for node in other.nodes:
+                if isinstance(node, cst.Call) and syntax.dotted(node.func).rsplit(".", 1)[-1] == name:
+                    yield Place(file, other.lines(node)[0])
 
 
 def _moves(tree: Tree, written: cst.CSTNode, asked: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
