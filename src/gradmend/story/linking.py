@@ -168,6 +168,12 @@ def _culprits(
         add(escape.user, "escape")
     for write in writes:
         add(write.site.user, write.op)
+    at = save.site.user
+    if not found and at is not None:
+        from gradmend.story.compiled_calls import compiled_writes
+
+        for frame, function in compiled_writes(at, save.tensor.name):
+            add(frame, function)
     if not found:  # nobody saw the write: where it was saved and where it was missed bound the search
         add(save.site.user, save.op)
         add(backward, "backward")

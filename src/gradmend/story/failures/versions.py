@@ -9,7 +9,7 @@ from gradmend.story.knowledge import Knowledge, by_node
 
 _MISMATCH = re.compile(
     r"modified by an inplace operation: \[(?P<type>[\w.]+) \[(?P<shape>[^\]]*)\]\]"
-    r"(?:, which is output (?P<output>\d+) of (?:struct )?(?P<node>[\w:<>]+?),)?"
+    r"(?:, which is output (?P<output>\d+) of (?:struct )?(?P<node>[^,\[\]]+),)?"
     r" is at version (?P<version>\d+); expected version (?P<expected>\d+) instead"
 )
 _HEADLESS = re.compile(r"modified by an inplace operation")
