@@ -122,3 +122,15 @@ def test_nodes_are_read_in_either_spelling() -> None:
     assert op_from_node("ExpBackward0") == op_from_node("Exp") == "exp"
     assert op_from_node("MyThingBackward") == "MyThing"
     assert str(Mismatch((2, 3), "float32", "cpu", "", 0, 1, 0)) == "float32[2, 3]"
+
+
+def test_the_node_of_scripted_code_has_a_cpp_name() -> None:
+    """As torch 2.13 prints it for a tensor that comes out of a torch.jit.script'ed module."""
+    told = read(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        "[torch.FloatTensor [2, 3]], which is output 3 of torch::jit::(anonymous namespace)::DifferentiableGraph, "
+        "is at version 8; expected version 6 instead. Hint: enable anomaly detection"
+    )
+    assert told is not None
+    assert (told.shape, told.version, told.expected) == ((2, 3), 8, 6)
+    assert bare(told.node) == "DifferentiableGraph"
