@@ -95,6 +95,22 @@ def test_a_node_that_is_not_on_the_way(eigh: Listening) -> None:
     assert said == [None]
 
 
+def test_no_hook_can_bring_a_gradient_that_did_not_arrive() -> None:
+    """What the conclusion rests on: PyTorch refuses it, of a node's hook and of a tensor's."""
+
+    def bring(g: torch.Tensor | None) -> torch.Tensor:
+        return torch.ones(3, 3) if g is None else g
+
+    for by in ("node", "tensor"):
+        values, vectors = torch.linalg.eigh(torch.eye(3, requires_grad=True) * 2)
+        if by == "node":
+            values.grad_fn.register_prehook(lambda grads: tuple(map(bring, grads)))
+        else:
+            vectors.register_hook(bring)
+        with pytest.raises(RuntimeError, match="can't replace a None gradient"):
+            values.sum().backward()
+
+
 def _elsewhere(work: Callable[[], Any]) -> Any:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()))

@@ -2,7 +2,7 @@
 
 `linalg.eigvalsh` is `eigh` whose eigenvectors nobody uses: its backward then never looks at the eigenvalues. The engine
 does not show a node's incoming gradients while it unpacks, but the way from the roots does: an output that no
-edge of this graph leads to has none.
+edge of this graph leads to has none, and no hook may bring one.
 """
 
 from __future__ import annotations
