@@ -241,6 +241,23 @@ for step in range(3):
     exec(program.replace("    out, (h", "    h, c = h.detach(), c.detach()\n    out, (h"), {})
 
 
+def test_state_of_an_lstm_kept_as_a_pair(tmp_path: Path) -> None:
+    program = (
+        HEAD
+        + """
+lstm = torch.nn.LSTM(3, 3)
+state = (torch.zeros(1, 3), torch.zeros(1, 3))
+for step in range(3):
+    out, state = lstm(x, state)  # made
+    out.square().mean().backward()  # <- here
+"""
+    )
+    conflict, *_ = run(tmp_path, program, hooks=True)
+    cut = "state = tuple(t.detach() for t in state)"
+    assert conflict.help == (f"cut it off where it is carried over: `{cut}`",)
+    exec(program.replace("    out, state", f"    {cut}\n    out, state"), {})
+
+
 def test_a_custom_function_and_autograd_grad(tmp_path: Path) -> None:
     program = (
         HEAD

@@ -8,7 +8,14 @@ from typing import Any
 
 from gradmend.capture.backwards import BackwardCall
 from gradmend.model import Conflict, Culprit, Frame, Site
-from gradmend.story.failures.used_up import CreationSite, First, Shared, find_first, find_shared
+from gradmend.story.failures.used_up import (
+    CreationSite,
+    First,
+    Shared,
+    carried_names,
+    find_first,
+    find_shared,
+)
 from gradmend.story.names import enclosing_loop, op_name
 
 PATTERN = re.compile(r"Trying to backward through the graph a second time")
@@ -113,7 +120,8 @@ def _two_losses(at: Site, shared: Shared | None, before: Frame | None) -> Words:
 def _again(at: Site, shared: Shared | None) -> Words:
     """One line ran backward both times: a loop. Was the shared part made in it, or before it?"""
     names = (shared.names_at(at) if shared else ()) or ("x",)
-    detach = f"`{', '.join(names)} = {', '.join(f'{n}.detach()' for n in names)}`"
+    cut = ", ".join(_detached(n, shared) for n in names)
+    detach = f"`{', '.join(names)} = {cut}`"
     part = _part(at, shared)
     pair = shared.seen_from(at) if shared else None
     loop = enclosing_loop(pair[1]) if pair else None
@@ -123,6 +131,8 @@ def _again(at: Site, shared: Shared | None) -> Words:
             (
                 f"if it is carried over from the time before, cut it off there: {detach}",
                 f"if it was made once for all, cut it off ({detach}), or make it anew each time",
+                "if several losses of one forward go back here in turn, add them and call backward once, or give all but "
+                "the last `retain_graph=True`",
             ),
         )
     if enclosing_loop(pair[0]) == loop:
@@ -139,6 +149,16 @@ def _again(at: Site, shared: Shared | None) -> Words:
             "if it should, compute it anew inside the loop",
         ),
     )
+
+
+def _detached(name: str, shared: Shared | None) -> str:
+    """An LSTM's state is a pair; a cell's `h, c = cell(...)` is named one by one."""
+    made = shared.frame if shared else None
+    op = (op_name(made) or "") if made is not None else ""
+    pair = "lstm" in op.lower() and "cell" not in op.lower()
+    if pair and made is not None and len(carried_names(made)) == 1:
+        return f"tuple(t.detach() for t in {name})"
+    return f"{name}.detach()"
 
 
 def _part(at: Site, shared: Shared | None) -> str:
