@@ -85,8 +85,9 @@ class Recorder:
         """An optimizer has stepped: its parameters were written, from the line that called step()."""
         tensors: list[Place] = []
         try:
-            for group in optimizer.param_groups:
-                tensors += _places(group["params"])
+            with hub.unheard():
+                for group in optimizer.param_groups:
+                    tensors += _places(group["params"])
         except (RuntimeError, NotImplementedError):
             return
         op = f"{type(optimizer).__name__}.step"
