@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from silent_programs import ALL, Program
@@ -52,3 +54,23 @@ def test_nothing_stays_patched() -> None:
         torch.Tensor.detach,
     )
     assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
+
+
+def test_a_custom_function_may_be_called_like_a_view() -> None:
+    """Its node is `SplitBackward`, PyTorch's own `SplitBackward0`."""
+
+    class Split(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x.mul_(2)
+            return x, x.sum(1)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            return 2 * grads[0] + 2 * grads[1][:, None]
+
+    h = torch.ones(4, 3, requires_grad=True) * 1
+    with pytest.raises(gradmend.ConflictError) as told, gradmend.heal():
+        y, s = Split.apply(h)
+        (y.sum() + (h * h).sum() + s.square().sum()).backward()
+    assert told.value.conflict.rule == "GM210"

@@ -20,7 +20,7 @@ from gradmend.capture.sites import Raw, raw_here
 # Nodes whose output is a view of their input: an edit of the one is an edit of the other.
 _VIEW = re.compile(
     r"(View|UnsafeView|ReshapeAlias|Transpose|T|Mt|H|Permute|Select|Slice|Squeeze|Unsqueeze|Expand|Split|SplitWithSizes|"
-    r"UnsafeSplit|Unbind|Chunk|Alias|Diagonal|Unfold|AsStrided|Narrow|ViewAsReal|ViewAsComplex)Backward\d*"
+    r"UnsafeSplit|Unbind|Chunk|Alias|Diagonal|Unfold|AsStrided|Narrow|ViewAsReal|ViewAsComplex)Backward\d+"
 )
 
 
