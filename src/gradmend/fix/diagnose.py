@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gradmend.fix.facts import Event, Facts, Place, from_json
-from gradmend.fix.proof.forgive_words import refused
+from gradmend.fix.proof.forgive_words import CHANGED, SECOND, ours, refused
 from gradmend.fix.proof.runs import Run, places
 from gradmend.rules._messages import recognise
-
-SECOND = "backward through the graph a second time"
-CHANGED = "modified by an inplace operation"
 
 
 def harmful(healed: Run) -> list[dict[str, Any]]:
@@ -39,7 +36,7 @@ def is_changed(run: Run) -> bool:
 
 def is_ours(run: Run) -> bool:
     """Does the run end in an error of this family?"""
-    return is_refused(run) or is_second(run) or is_changed(run)
+    return bool(run.error) and ours(str((run.error or {}).get("message")))
 
 
 def sparse_words(run: Run) -> str:

@@ -12,6 +12,7 @@ import traceback
 import types
 from typing import Any
 
+from gradmend.fix.proof.forgive_words import ours
 from gradmend.fix.proof.record import Enough, Recorder
 
 
@@ -92,10 +93,13 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
         except Enough:
             outcome = "stopped"
         except SystemExit as end:
-            if end.code not in (None, 0):
+            why = _behind(end)
+            if why is not end:
+                outcome, error = "error", _error(why, recorder)
+            elif end.code not in (None, 0):
                 outcome, error = "error", {"type": "SystemExit", "message": str(end.code), "stack": []}
-        except BaseException as why:
-            outcome, error = "error", _error(why, recorder)
+        except BaseException as end:
+            outcome, error = "error", _error(_behind(end), recorder)
             traceback.print_exc()
     for last in finish:
         last()
@@ -182,6 +186,16 @@ def _mapped(path: str, mapping: dict[str, str]) -> str:
         if real == source or real.startswith(source + os.sep):
             return copy + real[len(source) :]
     return path
+
+
+def _behind(end: BaseException) -> BaseException:
+    """PyTorch's error, where the program caught it and raised another, or exited."""
+    at: BaseException | None = end
+    while at is not None:
+        if ours(str(at)):
+            return at
+        at = at.__cause__ or at.__context__
+    return end
 
 
 def _error(why: BaseException, recorder: Recorder) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What PyTorch says when it refuses a write in the forward (2.8 to 2.13)."""
+"""What PyTorch says when it refuses a write in the forward, and in backward (2.8 to 2.13)."""
 
 REFUSALS = (
     "a leaf Variable that requires grad",
@@ -15,7 +15,14 @@ REFUSALS = (
 )
 
 SHARED = REFUSALS[-1]
+SECOND = "backward through the graph a second time"
+CHANGED = "modified by an inplace operation"
 
 
 def refused(message: str) -> bool:
     return any(text.lower() in message.lower() for text in REFUSALS)
+
+
+def ours(message: str) -> bool:
+    """Is this an error of the family that can be fixed?"""
+    return refused(message) or SECOND in message or CHANGED in message

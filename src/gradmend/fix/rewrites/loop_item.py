@@ -53,7 +53,7 @@ def _through_index(tree: Tree, statement: cst.CSTNode) -> Iterator[tuple[str, li
     if written is None or loop is None or not isinstance(loop.body, cst.IndentedBlock):
         return
     home = _home(tree, loop, written)
-    if home is None or "items()" in tree.code(loop.iter):
+    if home is None or _by_key(tree, loop.target, loop.iter, written) is not None:
         return
     item, header = home
     first = loop.body.body[0]
@@ -81,12 +81,10 @@ def _written_name(statement: cst.CSTNode) -> str | None:
 def _home(tree: Tree, loop: cst.For, name: str) -> tuple[str, list[Cut]] | None:
     """The item the loop variable came from, and the edits that give the loop an index."""
     target, iterated = loop.target, loop.iter
+    keyed = _by_key(tree, target, iterated, name)
+    if keyed is not None:
+        return keyed, []
     if isinstance(iterated, cst.Call) and isinstance(iterated.func, cst.Attribute):
-        # for k, v in d.items()
-        if iterated.func.attr.value == "items" and not iterated.args and isinstance(target, cst.Tuple):
-            names = [e.value for e in target.elements]
-            if len(names) == 2 and isinstance(names[1], cst.Name) and names[1].value == name:
-                return f"{tree.code(iterated.func.value)}[{tree.code(names[0])}]", []
         return None
     if (
         isinstance(iterated, cst.Call)
@@ -108,6 +106,27 @@ def _home(tree: Tree, loop: cst.For, name: str) -> tuple[str, list[Cut]] | None:
         shown = f"({shown})"
     cuts = [(start, end, f"{index}, {shown}"), tree.cut(iterated, f"enumerate({tree.code(iterated)})")]
     return f"{tree.code(source)}[{index}]", cuts
+
+
+def _by_key(tree: Tree, target: cst.BaseExpression, iterated: cst.BaseExpression, name: str) -> str | None:
+    """`for k, v in d.items()`: `d[k]`; the same inside `zip(...)` and `enumerate(...)`."""
+    if not isinstance(target, cst.Tuple) or not isinstance(iterated, cst.Call):
+        return None
+    parts = [e.value for e in target.elements]
+    if isinstance(iterated.func, cst.Attribute):
+        if iterated.func.attr.value != "items" or iterated.args or len(parts) != 2:
+            return None
+        if not isinstance(parts[1], cst.Name) or parts[1].value != name:
+            return None
+        return f"{tree.code(iterated.func.value)}[{tree.code(parts[0])}]"
+    called = syntax.dotted(iterated.func)
+    if called not in ("zip", "enumerate"):
+        return None
+    inner = [a.value for a in iterated.args]
+    if called == "enumerate":
+        parts = parts[1:]
+    found = (_by_key(tree, one, of, name) for one, of in zip(parts, inner, strict=False))
+    return next((home for home in found if home is not None), None)
 
 
 def _source(target: cst.BaseExpression, iterated: cst.BaseExpression, name: str) -> cst.BaseExpression | None:
