@@ -129,7 +129,7 @@ def alias(t: torch.Tensor) -> None:
             _key(node, owner),
             layout_of(physical(_detach(owner))),
         )
-    except (RuntimeError, NotImplementedError, AttributeError, ValueError):
+    except (RuntimeError, AttributeError, ValueError):
         pass  # no memory of its own: sparse, wrapped, a lazy module's parameter
 
 
@@ -194,7 +194,7 @@ def before(
                 continue
             part = _detach(t if region is None else region)
             old = _Base.clone(part)
-        except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
+        except (RuntimeError, AttributeError, TypeError, ValueError):
             continue
         if found is None:
             found = []
@@ -277,7 +277,7 @@ def handed_out(t: torch.Tensor, raw: Raw) -> None:
         record = Handed(_key(node, owner), _detach(owner), scope, raw)
         _anchor(node).handed.append(record)
         state.handed.append(weakref.ref(record))
-    except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
+    except (RuntimeError, AttributeError, TypeError, ValueError):
         pass
 
 
@@ -285,7 +285,7 @@ def _settle(targets: Sequence[torch.Tensor]) -> None:
     """A write that is seen changes handed-out memory: what it held before no longer tells of unseen ones."""
     try:
         keys = {_storage_of(t)._cdata for t in targets}
-    except (RuntimeError, NotImplementedError, AttributeError):
+    except (RuntimeError, AttributeError):
         return
     state.handed = [ref for ref in state.handed if (h := ref()) is not None and h.storage not in keys]
 

@@ -68,5 +68,5 @@ def after_backward(call: BackwardCall) -> None:
 def _storages(grads: Any) -> tuple[int, ...]:
     try:
         return tuple(_storage_of(g)._cdata for g in grads or () if isinstance(g, torch.Tensor))
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         return ()  # sparse, wrapped: no memory of their own

@@ -63,7 +63,7 @@ class Ledger:
         try:
             storage = _storage_of(t)
             foreign = not storage.resizable()
-        except (RuntimeError, NotImplementedError):
+        except RuntimeError:
             return entry  # sparse, wrapped: PyTorch's counter is all there is to go by
         fresh = self.fresh
         fresh.append(weakref.ref(entry))
@@ -169,7 +169,7 @@ class Ledger:
         try:
             storage = _storage_of(t)
             key = storage._cdata
-        except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
+        except (RuntimeError, AttributeError, TypeError, ValueError):
             return None
         timeline = self.timelines.get(key)
         if timeline is not None:

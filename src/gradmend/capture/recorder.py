@@ -77,7 +77,7 @@ class Recorder:
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
             tensors = [_place(t) for t in targets]
-        except (RuntimeError, NotImplementedError):
+        except RuntimeError:
             return  # no memory of its own, or an inference tensor
         self.ring.append(Recorded(next(self.ticks), op, how, raw_here(3), tensors))
 
@@ -88,7 +88,7 @@ class Recorder:
             with hub.unheard():
                 for group in optimizer.param_groups:
                     tensors += _places(group["params"])
-        except (RuntimeError, NotImplementedError):
+        except RuntimeError:
             return
         op = f"{type(optimizer).__name__}.step"
         self.ring.append(Recorded(next(self.ticks), op, "data", raw_here(2), tensors))

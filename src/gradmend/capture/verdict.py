@@ -186,7 +186,7 @@ def _shrunk(entry: Entry) -> bool:
     try:
         layout = entry.layout or layout_of(entry.handle)
         return _storage_of(entry.handle).nbytes() < layout.hi
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         return False  # sparse, wrapped: no memory of its own
 
 

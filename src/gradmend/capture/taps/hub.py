@@ -124,7 +124,7 @@ def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
                 and _storage_of(a)._cdata == _storage_of(targets[0])._cdata
             ):
                 return True
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         pass
     return False
 

@@ -162,7 +162,7 @@ def _escaping(original: Func, how: str) -> Func:
                 hub.LEDGER.escaped(self, how)
                 if "numpy" in how or "dlpack" in how:
                     edits.handed_out(self, raw_here(2))
-            except (RuntimeError, NotImplementedError):
+            except RuntimeError:
                 pass  # no memory of its own: sparse, wrapped
         return out
 
@@ -177,7 +177,7 @@ def _born(original: Func, how: str) -> Func:
                 storage = Base.untyped_storage(out)
                 if not storage.resizable():
                     escapes.note(storage, how)
-            except (RuntimeError, NotImplementedError):
+            except RuntimeError:
                 pass
         return out
 

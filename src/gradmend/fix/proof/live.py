@@ -42,7 +42,7 @@ class Live(TorchFunctionMode):
         else:
             try:
                 door = self.doors.get(target.untyped_storage().data_ptr()) if target.numel() else None
-            except (RuntimeError, NotImplementedError):
+            except RuntimeError:
                 door = None
             hidden = door is not None and not target.requires_grad
             self.by_detach = self.by_detach or (hidden and door == "detach")

@@ -112,7 +112,7 @@ def _by_address(mismatch: Mismatch, tensor: torch.Tensor, ring: Sequence[Record]
         storage = tensor.untyped_storage()
         lo = storage.data_ptr()
         hi = lo + storage.nbytes()
-    except (RuntimeError, NotImplementedError):  # sparse and other tensors without a storage
+    except RuntimeError:  # sparse and other tensors without a storage
         return []
     steps: list[Record] = []
     for record in reversed(ring):
