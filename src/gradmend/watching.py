@@ -10,7 +10,7 @@ from typing import Any
 from gradmend import recording
 from gradmend.capture import extras, saves
 from gradmend.capture.faults import Fault
-from gradmend.capture.ledger import Entry, Finding, Policy, Scope, Written, allow_budgets
+from gradmend.capture.ledger import Entry, Finding, Policy, Scope, Written
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.capture.unguarded import Read
@@ -126,7 +126,7 @@ class Watching(ContextDecorator):
         known = teller.healing if self._policy == "heal" else None
         scope = Scope(self._policy, teller, self._budget, self._paranoid, known)
         if self._budget is not None:
-            allow_budgets()
+            LEDGER.budgets = True
         switch.arm()
         saves.arm()
         saves.open_scope(scope)

@@ -1,0 +1,89 @@
+/* What the ledger's entries hold. fields.py has the same in Python; the classes with methods derive from these.
+
+   None of them is tracked by the garbage collector: they hold numbers, tensors without a graph, scopes and each other, and
+   nothing of these leads back to who holds them. A loop makes thousands, and each would bring the next collection
+   of all of torch's objects nearer. */
+
+#ifndef GRADMEND_FIELDS_H
+#define GRADMEND_FIELDS_H
+
+#include "native.h"
+
+#define HEAD PyObject_HEAD PyObject *weakrefs;
+
+/* In each, objects come first: a missing one reads as None. */
+
+typedef struct {
+    HEAD
+    PyObject *timelines, *fresh, *awake, *dead, *clock, *lock;
+    long long many, busy, budgets;
+} Ledger;
+
+typedef struct {
+    HEAD
+    PyObject *ledger, *counters, *fresh, *gone, *index, *live, *log, *undo;
+    long long key, last, newest, deaths;
+} Timeline;
+
+typedef struct {
+    HEAD
+    PyObject *handle, *raw, *scope, *original, *timeline, *layout, *swaps, *print, *escape, *counter;
+    long long version, tick, standing, unchecked;
+} Entry;
+
+typedef struct {
+    HEAD
+    PyObject *op, *raw, *layout, *how;
+    long long tick, moved, kept;
+} Written;
+
+typedef struct {
+    HEAD
+    PyObject *carrier;
+    long long credited, seen;
+} Counter;
+
+typedef struct {
+    HEAD
+    PyObject *written, *layout, *old, *elements;
+    long long tick, nbytes;
+} Record;
+
+typedef struct {
+    HEAD
+    PyObject *records, *series, *index, *shadow;
+    long long nbytes, indexed;
+} UndoLog;
+
+typedef struct {
+    HEAD
+    PyObject *counts, *unsorted, *gone, *classes;
+    long long lo, hi;
+} LayoutIndex;
+
+extern PyTypeObject LedgerType, TimelineType, EntryType, WrittenType, CounterType, RecordType, UndoLogType,
+    LayoutIndexType;
+
+static inline int
+missing(PyObject *field)
+{
+    return field == NULL || field == Py_None;
+}
+
+/* Whom a weak reference leads to, as a new reference; NULL when it is gone. */
+static inline PyObject *
+alive(PyObject *ref)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *found = NULL;
+    if (PyWeakref_GetRef(ref, &found) < 0) {
+        PyErr_Clear();
+    }
+    return found;
+#else
+    PyObject *found = PyWeakref_GetObject(ref);
+    return found == NULL || found == Py_None ? NULL : Py_NewRef(found);
+#endif
+}
+
+#endif

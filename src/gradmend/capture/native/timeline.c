@@ -1,0 +1,475 @@
+/* Saves enter the timelines of their storages, and leave them: ledger.py and entries.py have the same in Python. */
+
+#include "ledger.h"
+
+#define MOST_WAITING 32 /* as entries.py */
+
+static PyObject *storage_of, *cdata, *set_version, *no_undo, *CounterClass;
+/* Names. */
+static PyObject *acquire, *release, *new_timeline, *doze, *open_up, *rebuild, *tidy, *thin_out;
+
+int
+tick_of(Ledger *ledger, long long *tick)
+{
+    return number(PyIter_Next(ledger->clock), tick);
+}
+
+int
+version_at(PyObject *tensor, long long *version)
+{
+    return number(version_of(tensor), version);
+}
+
+/* While we hold the lock, a Save that dies waits to be buried. */
+int
+ledger_lock(Ledger *ledger)
+{
+    PyObject *got = PyObject_CallMethodNoArgs(ledger->lock, acquire);
+    if (got == NULL) {
+        return -1;
+    }
+    Py_DECREF(got);
+    ledger->busy++;
+    return 0;
+}
+
+/* Whatever error is on its way stays. */
+void
+ledger_unlock(Ledger *ledger)
+{
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    ledger->busy--;
+    PyObject *none = PyObject_CallMethodNoArgs(ledger->lock, release);
+    if (none == NULL) {
+        PyErr_WriteUnraisable(ledger->lock);
+    }
+    Py_XDECREF(none);
+    PyErr_Restore(kind, error, trace);
+}
+
+/* ------------------------------------------------------------------------------------------------------- entering */
+
+static Timeline *
+timeline_for(Ledger *ledger, PyObject *handle)
+{
+    PyObject *storage = PyObject_CallOneArg(storage_of, handle), *found = NULL;
+    PyObject *key = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+    if (key != NULL && (found = PyDict_GetItemWithError(ledger->timelines, key)) != NULL) {
+        Py_INCREF(found);
+    }
+    else if (key != NULL && !PyErr_Occurred()) {
+        found = PyObject_CallMethodOneArg((PyObject *)ledger, new_timeline, key);
+    }
+    Py_XDECREF(storage);
+    Py_XDECREF(key);
+    return (Timeline *)found;
+}
+
+static int
+enter(Timeline *timeline, Entry *entry, PyObject *ref)
+{
+    PyObject *tick = PyLong_FromLongLong(entry->tick);
+    if (tick == NULL || PyDict_SetItem(timeline->live, tick, ref) < 0 || PyList_Append(timeline->fresh, ref) < 0) {
+        Py_XDECREF(tick);
+        return -1;
+    }
+    Py_DECREF(tick);
+    Py_XSETREF(entry->timeline, Py_NewRef(timeline));
+    if (entry->tick > timeline->newest) {
+        timeline->newest = entry->tick;
+    }
+    return 0;
+}
+
+/* Enter the Saves made since the last Write into the timelines of their storages. */
+int
+ledger_settle(Ledger *ledger)
+{
+    if (ledger_lock(ledger) < 0) {
+        return -1;
+    }
+    int failed = 0;
+    Py_ssize_t i, n = PyList_GET_SIZE(ledger->fresh); /* other threads may add to it meanwhile */
+    for (i = 0; i < n && !failed; i++) {
+        PyObject *ref = PyList_GET_ITEM(ledger->fresh, i);
+        Entry *entry = (Entry *)alive(ref);
+        if (entry == NULL) {
+            continue;
+        }
+        Timeline *timeline = timeline_for(ledger, entry->handle);
+        failed = timeline == NULL || enter(timeline, entry, ref) < 0;
+        Py_XDECREF(timeline);
+        Py_DECREF(entry);
+    }
+    if (PyList_SetSlice(ledger->fresh, 0, i, NULL) < 0) {
+        failed = 1;
+    }
+    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
+        failed = none == NULL;
+        Py_XDECREF(none);
+    }
+    ledger_unlock(ledger);
+    return failed ? -1 : 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------- settling */
+
+static int
+step_to(PyObject *tensor, long long version)
+{
+    PyObject *tensors = PyTuple_Pack(1, tensor), *versions = Py_BuildValue("(L)", version), *none = NULL;
+    if (tensors != NULL && versions != NULL) {
+        none = PyObject_CallFunctionObjArgs(set_version, tensors, versions, NULL);
+    }
+    Py_XDECREF(tensors);
+    Py_XDECREF(versions);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
+/* PyTorch does not tell which counter a tensor has; a step on one that shows on the other does. */
+static int
+carried_by(Counter *counter, PyObject *tensor)
+{
+    long long here, there;
+    if (version_at(counter->carrier, &here) < 0 || version_at(tensor, &there) < 0) {
+        return -1;
+    }
+    if (here != there) {
+        return 0;
+    }
+    if (step_to(counter->carrier, here + 1) < 0 || version_at(tensor, &there) < 0 || step_to(counter->carrier, here) < 0)
+    {
+        return -1;
+    }
+    return there == here + 1;
+}
+
+/* The counter of a Save of this timeline, borrowed. */
+static Counter *
+counter_of(Timeline *timeline, PyObject *handle)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->counters); i++) {
+        Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
+        int same = carried_by(counter, handle);
+        if (same) {
+            return same < 0 ? NULL : counter;
+        }
+    }
+    PyObject *made = PyObject_CallOneArg(CounterClass, handle);
+    if (made == NULL || PyList_Append(timeline->counters, made) < 0) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    Py_DECREF(made); /* the list has it */
+    return (Counter *)made;
+}
+
+static int
+index_add(LayoutIndex *index, PyObject *layout)
+{
+    static PyObject *one;
+    if (one == NULL && (one = PyLong_FromLong(1)) == NULL) {
+        return -1;
+    }
+    Py_ssize_t known = PyDict_GET_SIZE(index->counts);
+    PyObject *seen = PyDict_SetDefault(index->counts, layout, one);
+    if (seen == NULL) {
+        return -1;
+    }
+    if (PyDict_GET_SIZE(index->counts) == known) {
+        PyObject *more = PyNumber_Add(seen, one);
+        int failed = more == NULL || PyDict_SetItem(index->counts, layout, more) < 0;
+        Py_XDECREF(more);
+        return failed ? -1 : 0;
+    }
+    if (PySet_GET_SIZE(index->gone)) {
+        int there = PySet_Discard(index->gone, layout);
+        if (there) {
+            return there < 0 ? -1 : 0;
+        }
+    }
+    if (PyList_Append(index->unsorted, layout) < 0) {
+        return -1;
+    }
+    long long lo = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 0)), hi = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 1));
+    if (lo < index->lo) {
+        index->lo = lo;
+    }
+    if (hi > index->hi) {
+        index->hi = hi;
+    }
+    return 0;
+}
+
+static int
+index_remove(LayoutIndex *index, PyObject *layout)
+{
+    PyObject *seen = PyDict_GetItemWithError(index->counts, layout);
+    if (seen == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetObject(PyExc_KeyError, layout);
+        }
+        return -1;
+    }
+    long long left = PyLong_AsLongLong(seen) - 1;
+    if (left) {
+        PyObject *less = PyLong_FromLongLong(left);
+        int failed = less == NULL || PyDict_SetItem(index->counts, layout, less) < 0;
+        Py_XDECREF(less);
+        return failed ? -1 : 0;
+    }
+    if (PyDict_DelItem(index->counts, layout) < 0 || PySet_Add(index->gone, layout) < 0) {
+        return -1;
+    }
+    if (PySet_GET_SIZE(index->gone) > 16 + PyDict_GET_SIZE(index->counts)) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)index, rebuild);
+        Py_XDECREF(none);
+        return none == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+static int
+settle_one(Timeline *timeline, Entry *entry)
+{
+    if (missing(entry->layout)) {
+        PyObject *layout = layout_of(NULL, entry->handle);
+        if (layout == NULL) {
+            return -1;
+        }
+        Py_XSETREF(entry->layout, layout);
+        if (index_add((LayoutIndex *)timeline->index, layout) < 0) {
+            return -1;
+        }
+    }
+    Counter *counter = counter_of(timeline, entry->handle);
+    if (counter == NULL) {
+        return -1;
+    }
+    Py_XSETREF(entry->counter, Py_NewRef(counter));
+    entry->standing = entry->version - counter->credited;
+    return 0;
+}
+
+/* Index the Saves made since the last Write, and find the version counter of each. */
+int
+timeline_settle(Timeline *timeline)
+{
+    if (timeline->undo == no_undo) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)timeline, open_up);
+        Py_XDECREF(none);
+        if (none == NULL) {
+            return -1;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->gone); i++) {
+        if (index_remove((LayoutIndex *)timeline->index, PyList_GET_ITEM(timeline->gone, i)) < 0) {
+            return -1;
+        }
+    }
+    if (PyList_SetSlice(timeline->gone, 0, PyList_GET_SIZE(timeline->gone), NULL) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->fresh); i++) {
+        Entry *entry = (Entry *)alive(PyList_GET_ITEM(timeline->fresh, i));
+        if (entry != NULL) {
+            int failed = settle_one(timeline, entry);
+            Py_DECREF(entry);
+            if (failed) {
+                return -1;
+            }
+        }
+    }
+    return PyList_SetSlice(timeline->fresh, 0, PyList_GET_SIZE(timeline->fresh), NULL);
+}
+
+int
+uncredited(Entry *entry)
+{
+    long long now;
+    if (version_at(entry->handle, &now) < 0) {
+        return -1;
+    }
+    if (missing(entry->counter)) {
+        return now != entry->version;
+    }
+    return now - ((Counter *)entry->counter)->credited != entry->standing;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- dying */
+
+/* A Save died: drop what only it needed, now and then all at once. */
+static int
+forget(Timeline *timeline, PyObject *tick, PyObject *layout)
+{
+    if (PyDict_DelItem(timeline->live, tick) < 0) {
+        if (!PyErr_ExceptionMatches(PyExc_KeyError)) {
+            return -1;
+        }
+        PyErr_Clear();
+    }
+    if (layout != Py_None && PyList_Append(timeline->gone, layout) < 0) {
+        return -1;
+    }
+    timeline->deaths++;
+    Py_ssize_t living = PyDict_GET_SIZE(timeline->live);
+    PyObject *todo = NULL;
+    if (PyList_GET_SIZE(timeline->fresh) > 64 + 2 * living) {
+        todo = thin_out;
+    }
+    else if (living && timeline->deaths > 16 + 2 * living
+             && PyList_GET_SIZE(((UndoLog *)timeline->undo)->records))
+    {
+        todo = tidy;
+    }
+    if (todo != NULL) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)timeline, todo);
+        Py_XDECREF(none);
+        return none == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+/* Take a timeline without Saves out of the ledger. */
+int
+close_timeline(Ledger *ledger, Timeline *timeline)
+{
+    PyObject *key = PyLong_FromLongLong(timeline->key);
+    if (key == NULL) {
+        return -1;
+    }
+    int failed = 0;
+    if (PyDict_GetItemWithError(ledger->timelines, key) == (PyObject *)timeline) {
+        failed = PyDict_DelItem(ledger->timelines, key);
+    }
+    Py_DECREF(key);
+    return failed || PyErr_Occurred() ? -1 : 0;
+}
+
+/* Take dead Saves out. May run in a destructor, so it never waits nor re-enters. */
+int
+ledger_bury(Ledger *ledger)
+{
+    if (ledger->busy) {
+        return 0;
+    }
+    PyObject *got = PyObject_CallMethodOneArg(ledger->lock, acquire, Py_False);
+    if (got == NULL) {
+        return -1;
+    }
+    Py_DECREF(got);
+    if (got != Py_True) {
+        return 0;
+    }
+    ledger->busy++;
+    int failed = 0;
+    while (PyList_GET_SIZE(ledger->dead) && !failed) {
+        PyObject *batch = PyList_GetSlice(ledger->dead, 0, PyList_GET_SIZE(ledger->dead));
+        if (batch == NULL || PyList_SetSlice(ledger->dead, 0, PyList_GET_SIZE(batch), NULL) < 0) {
+            Py_XDECREF(batch);
+            failed = 1;
+            break;
+        }
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(batch) && !failed; i++) {
+            PyObject *death = PyList_GET_ITEM(batch, i);
+            Timeline *timeline = (Timeline *)PyTuple_GET_ITEM(death, 0);
+            failed = forget(timeline, PyTuple_GET_ITEM(death, 1), PyTuple_GET_ITEM(death, 2)) < 0
+                     || (PyDict_GET_SIZE(timeline->live) == 0 && close_timeline(ledger, timeline) < 0);
+        }
+        Py_DECREF(batch);
+    }
+    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0 && PyList_GET_SIZE(ledger->fresh) == 0) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
+        failed = none == NULL;
+        Py_XDECREF(none);
+    }
+    ledger_unlock(ledger);
+    return failed ? -1 : 0;
+}
+
+int
+entry_died(Entry *entry)
+{
+    Timeline *timeline = (Timeline *)entry->timeline;
+    if (missing(timeline->ledger)) {
+        return 0;
+    }
+    Ledger *ledger = (Ledger *)timeline->ledger;
+    PyObject *death = Py_BuildValue("OLO", timeline, entry->tick, missing(entry->layout) ? Py_None : entry->layout);
+    int failed = death == NULL || PyList_Append(ledger->dead, death) < 0;
+    Py_XDECREF(death);
+    if (failed) {
+        return -1;
+    }
+    /* A storage that was written has memory waiting to be freed; else the next Write tidies up. */
+    Py_ssize_t waiting = PyList_GET_SIZE(ledger->dead);
+    if (PyList_GET_SIZE(timeline->counters)
+        && (waiting > MOST_WAITING || waiting >= PyDict_GET_SIZE(timeline->live)))
+    {
+        return ledger_bury(ledger);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- to Python */
+
+static PyObject *
+done(int failed)
+{
+    if (failed < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+is(PyObject *one, PyTypeObject *type)
+{
+    if (PyObject_TypeCheck(one, type)) {
+        return 1;
+    }
+    PyErr_Format(PyExc_TypeError, "not a %s: %R", type->tp_name, one);
+    return 0;
+}
+
+PyObject *
+settle(PyObject *Py_UNUSED(module), PyObject *ledger)
+{
+    return is(ledger, &LedgerType) ? done(ledger_settle((Ledger *)ledger)) : NULL;
+}
+
+PyObject *
+settle_timeline(PyObject *Py_UNUSED(module), PyObject *timeline)
+{
+    return is(timeline, &TimelineType) ? done(timeline_settle((Timeline *)timeline)) : NULL;
+}
+
+PyObject *
+bury(PyObject *Py_UNUSED(module), PyObject *ledger)
+{
+    return is(ledger, &LedgerType) ? done(ledger_bury((Ledger *)ledger)) : NULL;
+}
+
+PyObject *
+know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[4], **kept[4] = {&storage_of, &set_version, &no_undo, &CounterClass};
+    Name names[] = {
+        {&cdata, "_cdata"},      {&acquire, "acquire"},         {&release, "release"}, {&new_timeline, "_timeline"},
+        {&doze, "_doze"},        {&open_up, "open"},  {&rebuild, "rebuild"}, {&tidy, "tidy"},
+        {&thin_out, "thin"},
+    };
+    if (!PyArg_ParseTuple(args, "OOOO", given, given + 1, given + 2, given + 3)) {
+        return NULL;
+    }
+    for (int i = 0; i < 4; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
+    }
+    if (INTERN(names) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
