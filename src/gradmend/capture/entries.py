@@ -206,7 +206,7 @@ class Timeline(fields.Timeline):
         living = len(self.live)
         if len(self.fresh) > 64 + 2 * living:
             self.thin()
-        elif living and self.deaths > 16 + 2 * living and self.undo.records:
+        elif living and self.deaths > 16 + 2 * living and self.undo.large():
             self.tidy()
 
     def thin(self) -> None:

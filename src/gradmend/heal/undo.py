@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Past this many distinct regions to lay over each other, one shadow that moves back in time is cheaper.
 _FEW = 24
+_FEW_BYTES, _FEW_RECORDS = 1 << 16, 1024
 _from = torch.frombuffer  # before it is tapped
 _ALIGN = 16  # the largest item size, so that every dtype stays aligned in a shadow
 
@@ -184,6 +185,10 @@ class UndoLog(fields.UndoLog):
         """The place of the first Record after `tick`."""
         return bisect.bisect_right(self.records, tick, key=_tick)
 
+    def large(self) -> bool:
+        """Whether dropping Records that nobody needs is worth a look at all of them."""
+        return self.nbytes > _FEW_BYTES or len(self.records) > _FEW_RECORDS
+
     def retick(self, old: int, new: int) -> None:
         """The newest Records turn out to be of a later Write than was thought."""
         for record in self.records[self._after(old - 1) :]:
@@ -191,6 +196,9 @@ class UndoLog(fields.UndoLog):
 
     def oldest_meeting(self, layout: Layout, tick: int) -> Record | None:
         """The first Record after `tick` that meets the region, if it is quickly found."""
+        exact = self.exact(layout, tick)
+        if exact is not None:
+            return exact
         if len(self._series) == 1:
             at = self._after(tick)
             return self.records[at] if at < len(self.records) else None

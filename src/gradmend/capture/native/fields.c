@@ -41,10 +41,21 @@ let_go(PyObject *self, PyObject *weakrefs, PyObject **first, PyObject **last)
         .tp_weaklistoffset = offsetof(T, weakrefs),                                                                    \
     }
 
+/* A class made in Python is one whose instances are tracked, whatever it derives from. */
+PyObject *
+untracked(PyTypeObject *type)
+{
+    PyObject *made = type->tp_alloc(type, 0);
+    if (made != NULL && PyObject_IS_GC(made)) {
+        PyObject_GC_UnTrack(made);
+    }
+    return made;
+}
+
 static PyObject *
 empty(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    return type->tp_alloc(type, 0);
+    return untracked(type);
 }
 
 #define Ledger_new empty
@@ -58,7 +69,7 @@ empty(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs)
 static PyObject *
 Entry_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    Entry *entry = (Entry *)type->tp_alloc(type, 0);
+    Entry *entry = (Entry *)untracked(type);
     if (entry != NULL) {
         entry->swaps = Py_NewRef(no_swaps);
     }

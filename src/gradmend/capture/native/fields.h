@@ -61,6 +61,8 @@ typedef struct {
     long long lo, hi;
 } LayoutIndex;
 
+PyObject *untracked(PyTypeObject *type); /* a new one, with nothing in it */
+
 extern PyTypeObject LedgerType, TimelineType, EntryType, WrittenType, CounterType, RecordType, UndoLogType,
     LayoutIndexType;
 

@@ -160,8 +160,8 @@ bounds(const Grid *grid, long long *lo, long long *hi, int *dense)
     }
 }
 
-PyObject *
-layout_from(Grid *grid)
+static PyObject *
+new_layout(Grid *grid)
 {
     long long lo, hi;
     int dense;
@@ -193,6 +193,40 @@ layout_from(Grid *grid)
     PyObject_GC_UnTrack(grid->shape);
     PyObject_GC_UnTrack(grid->strides);
     PyObject_GC_UnTrack(made);
+    return made;
+}
+
+/* What is saved is often what is written next: layouts made lately are handed out once more. */
+static struct {
+    long long offset;
+    int dims;
+    long long sizes[MOST_DIMS], steps[MOST_DIMS];
+    PyObject *dtype, *layout;
+} lately[256];
+
+PyObject *
+layout_from(Grid *grid)
+{
+    size_t hash = (size_t)grid->offset ^ (size_t)grid->dims << 32;
+    for (int d = 0; d < grid->dims; d++) {
+        hash = (hash ^ (size_t)grid->sizes[d] ^ (size_t)grid->steps[d] << 24) * 0x9E3779B97F4A7C15ull;
+    }
+    size_t at = hash * 0x9E3779B97F4A7C15ull >> 56, bytes = (size_t)grid->dims * sizeof(long long);
+    if (lately[at].layout != NULL && lately[at].offset == grid->offset && lately[at].dims == grid->dims
+        && lately[at].dtype == grid->dtype && memcmp(lately[at].sizes, grid->sizes, bytes) == 0
+        && memcmp(lately[at].steps, grid->steps, bytes) == 0)
+    {
+        return Py_NewRef(lately[at].layout);
+    }
+    PyObject *made = new_layout(grid);
+    if (made != NULL) {
+        lately[at].offset = grid->offset;
+        lately[at].dims = grid->dims;
+        lately[at].dtype = grid->dtype; /* which the layout holds */
+        memcpy(lately[at].sizes, grid->sizes, bytes);
+        memcpy(lately[at].steps, grid->steps, bytes);
+        Py_XSETREF(lately[at].layout, Py_NewRef(made));
+    }
     return made;
 }
 

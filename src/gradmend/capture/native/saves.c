@@ -50,7 +50,7 @@ enter(Entry *entry)
     if (ref == NULL) {
         return -1;
     }
-    PyObject_GC_UnTrack(ref); /* without a callback it leads nowhere */
+    PyObject_GC_UnTrack(ref);
     int failed = PyList_Append(ledger->fresh, ref) < 0 || PySet_Add(ledger->awake, saves) < 0;
     Py_DECREF(ref);
     if (!failed && PyList_GET_SIZE(ledger->fresh) > ledger->many) {
@@ -79,7 +79,9 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
     {
         goto error;
     }
-    PyObject_GC_UnTrack(entry->raw);
+    /* Neither leads back to anybody: the handle has no graph, the reference no callback. */
+    PyObject_GC_UnTrack(entry->handle);
+    PyObject_GC_UnTrack(entry->original);
     storage = PyObject_CallOneArg(storage_of, tensor);
     int closer = storage == NULL ? -1 : suspicious(storage, scope);
     if (closer < 0) {

@@ -3,6 +3,8 @@
 #include "ledger.h"
 
 #define MOST_WAITING 32 /* as entries.py */
+#define FEW_BYTES (1 << 16) /* as undo.py */
+#define FEW_RECORDS 1024
 
 static PyObject *storage_of, *cdata, *set_version, *no_undo, *CounterClass;
 /* Names. */
@@ -320,10 +322,11 @@ forget(Timeline *timeline, PyObject *tick, PyObject *layout)
     if (PyList_GET_SIZE(timeline->fresh) > 64 + 2 * living) {
         todo = thin_out;
     }
-    else if (living && timeline->deaths > 16 + 2 * living
-             && PyList_GET_SIZE(((UndoLog *)timeline->undo)->records))
-    {
-        todo = tidy;
+    else if (living && timeline->deaths > 16 + 2 * living) {
+        UndoLog *undo = (UndoLog *)timeline->undo;
+        if (undo->nbytes > FEW_BYTES || PyList_GET_SIZE(undo->records) > FEW_RECORDS) {
+            todo = tidy;
+        }
     }
     if (todo != NULL) {
         PyObject *none = PyObject_CallMethodNoArgs((PyObject *)timeline, todo);

@@ -72,6 +72,56 @@ owner_of(PyObject *code, long *owner)
     return 0;
 }
 
+/* A loop comes by the same lines again and again: chains met before are handed out once more. */
+#define MOST_FRAMES 64
+typedef struct {
+    PyObject *code; /* borrowed, as above */
+    long lasti;
+} Stop;
+
+static struct {
+    size_t hash;
+    Py_ssize_t n;
+    Stop *chain;
+    PyObject *raw;
+} chains[1024];
+
+static PyObject *
+raw_of(const Stop *chain, Py_ssize_t n)
+{
+    size_t hash = (size_t)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        hash = (hash ^ (size_t)chain[i].code >> 4 ^ (size_t)chain[i].lasti << 40) * 0x9E3779B97F4A7C15ull;
+    }
+    size_t at = hash >> 54; /* the upper ten bits */
+    if (chains[at].raw != NULL && chains[at].hash == hash && chains[at].n == n
+        && memcmp(chains[at].chain, chain, (size_t)n * sizeof(Stop)) == 0)
+    {
+        return Py_NewRef(chains[at].raw);
+    }
+    PyObject *raw = PyTuple_New(2 * n);
+    for (Py_ssize_t i = 0; raw != NULL && i < 2 * n; i++) {
+        const Stop *stop = chain + i / 2;
+        PyObject *one = i % 2 ? PyLong_FromLong(stop->lasti) : PyLong_FromVoidPtr(stop->code);
+        if (one == NULL) {
+            Py_CLEAR(raw);
+            break;
+        }
+        PyTuple_SET_ITEM(raw, i, one);
+    }
+    Stop *copy = raw == NULL ? NULL : PyMem_Malloc((size_t)(n ? n : 1) * sizeof(Stop));
+    if (copy != NULL) {
+        PyObject_GC_UnTrack(raw); /* numbers only */
+        memcpy(copy, chain, (size_t)n * sizeof(Stop));
+        PyMem_Free(chains[at].chain);
+        chains[at].chain = copy;
+        chains[at].hash = hash;
+        chains[at].n = n;
+        Py_XSETREF(chains[at].raw, Py_NewRef(raw));
+    }
+    return raw;
+}
+
 PyObject *
 walk(long depth)
 {
@@ -79,11 +129,11 @@ walk(long depth)
         PyErr_SetString(PyExc_RuntimeError, "know_codes() comes before the first walk");
         return NULL;
     }
-    PyObject *flat[2 * 64];
+    Stop chain[MOST_FRAMES];
     Py_ssize_t n = 0, users = 0;
     PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
-    while (frame != NULL && n < 2 * most_frames) {
+    while (frame != NULL && n < most_frames) {
         if (depth > 1) {
             depth--;
         }
@@ -93,16 +143,12 @@ walk(long depth)
             int failed = owner_of(code, &owner);
             Py_DECREF(code); /* the frame has it still */
             if (failed) {
-                goto error;
+                Py_DECREF(frame);
+                return NULL;
             }
             if (owner != own) {
-                if ((flat[n] = PyLong_FromVoidPtr(code)) == NULL) {
-                    goto error;
-                }
-                n++;
-                if ((flat[n] = PyLong_FromLong(PyFrame_GetLasti(frame))) == NULL) {
-                    goto error;
-                }
+                chain[n].code = code;
+                chain[n].lasti = PyFrame_GetLasti(frame);
                 n++;
                 if (owner == user && ++users == most_users) {
                     break;
@@ -117,20 +163,7 @@ walk(long depth)
         frame = caller;
     }
     Py_XDECREF(frame);
-    PyObject *raw = PyTuple_New(n);
-    if (raw != NULL) {
-        for (Py_ssize_t i = 0; i < n; i++) {
-            PyTuple_SET_ITEM(raw, i, flat[i]);
-        }
-        return raw;
-    }
-    frame = NULL;
-error:
-    Py_XDECREF(frame);
-    while (n > 0) {
-        Py_DECREF(flat[--n]);
-    }
-    return NULL;
+    return raw_of(chain, n);
 }
 
 PyObject *
@@ -147,8 +180,8 @@ know_codes(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Ollnn", &callable, &own, &user, &most_frames, &most_users)) {
         return NULL;
     }
-    if (most_frames > 64) {
-        PyErr_SetString(PyExc_ValueError, "at most 64 frames");
+    if (most_frames > MOST_FRAMES) {
+        PyErr_Format(PyExc_ValueError, "at most %d frames", MOST_FRAMES);
         return NULL;
     }
     Py_INCREF(callable);

@@ -10,7 +10,7 @@
 static PyObject *WrittenClass, *RecordClass, *storage_of, *storage_ptr, *storage_bytes, *is_cpu, *is_neg, *is_conj,
     *empty_like, *address_of, *detach, *getitem, *escapes, *keep, *nbytes_of, *overridden;
 /* Names. */
-static PyObject *cdata, *resizable, *known, *check_budget, *reorder, *data_word;
+static PyObject *cdata, *resizable, *known, *healed, *check_budget, *reorder, *data_word;
 
 /* --------------------------------------------------------------------------------------------------------- keeping */
 
@@ -33,7 +33,7 @@ hidden(Timeline *timeline, PyObject *series)
 static int
 add_record(UndoLog *undo, PyObject *series, Written *written, PyObject *old)
 {
-    Record *record = (Record *)((PyTypeObject *)RecordClass)->tp_alloc((PyTypeObject *)RecordClass, 0);
+    Record *record = (Record *)untracked((PyTypeObject *)RecordClass);
     if (record == NULL) {
         return -1;
     }
@@ -125,14 +125,12 @@ static Written *
 new_written(Ledger *ledger, PyObject *op, PyObject *layout)
 {
     PyObject *raw = walk(1);
-    Written *written = raw == NULL ? NULL
-                                   : (Written *)((PyTypeObject *)WrittenClass)->tp_alloc((PyTypeObject *)WrittenClass, 0);
+    Written *written = raw == NULL ? NULL : (Written *)untracked((PyTypeObject *)WrittenClass);
     if (written == NULL || tick_of(ledger, &written->tick) < 0) {
         Py_XDECREF(raw);
         Py_XDECREF(written);
         return NULL;
     }
-    PyObject_GC_UnTrack(raw);
     written->raw = raw;
     written->op = Py_NewRef(op);
     written->how = Py_NewRef(data_word);
@@ -352,6 +350,26 @@ special(PyObject *handle)
     return 0;
 }
 
+/* Scope.counts(): whether this Save and this Write, by their lines, were judged and healed before; then count it. */
+static int
+counted(PyObject *healed, PyObject *saved, Written *written)
+{
+    PyObject *key = PyTuple_Pack(2, saved, written->raw);
+    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(healed, key);
+    Py_XDECREF(key);
+    if (tally == NULL || !PyList_CheckExact(tally) || PyList_GET_SIZE(tally) != 3) {
+        return tally == NULL && PyErr_Occurred() ? -1 : 0;
+    }
+    long long more[3] = {0, 1, written->kept};
+    for (Py_ssize_t i = 1; i < 3; i++) {
+        PyObject *sum = PyLong_FromLongLong(PyLong_AsLongLong(PyList_GET_ITEM(tally, i)) + more[i]);
+        if (sum == NULL || PyList_SetItem(tally, i, sum) < 0) {
+            return -1;
+        }
+    }
+    return 1;
+}
+
 /* One more of a kind that was judged in full before, and is healed: its value. */
 PyObject *
 exact_value(Entry *entry)
@@ -359,9 +377,9 @@ exact_value(Entry *entry)
     if (missing(entry->timeline) || missing(entry->layout) || !missing(entry->print) || RecordClass == NULL) {
         return NULL;
     }
-    PyObject *heals = PyObject_GetAttr(entry->scope, known), *value = NULL;
-    if (heals == NULL || heals == Py_None || uncredited(entry) || special(entry->handle)) {
-        Py_XDECREF(heals);
+    PyObject *tallies = PyObject_GetAttr(entry->scope, healed), *value = NULL;
+    if (tallies == NULL || !PyDict_CheckExact(tallies) || uncredited(entry) || special(entry->handle)) {
+        Py_XDECREF(tallies);
         return NULL;
     }
     Ledger *ledger = (Ledger *)((Timeline *)entry->timeline)->ledger;
@@ -369,13 +387,13 @@ exact_value(Entry *entry)
         Record *record = (Record *)Py_XNewRef((PyObject *)exact(entry));
         ledger_unlock(ledger);
         if (record != NULL && alike(entry, record) == 1
-            && truth(PyObject_CallFunctionObjArgs(heals, entry, record->written, NULL)) == 1)
+            && counted(tallies, entry->raw, (Written *)record->written) == 1)
         {
             value = filled(entry->handle, record->old);
         }
         Py_XDECREF(record);
     }
-    Py_DECREF(heals);
+    Py_DECREF(tallies);
     return value;
 }
 
@@ -400,7 +418,7 @@ int
 writes_ready(void)
 {
     Name names[] = {
-        {&cdata, "_cdata"},  {&resizable, "resizable"}, {&known, "known"}, {&check_budget, "_check_budget"},
+        {&cdata, "_cdata"},  {&resizable, "resizable"}, {&known, "known"}, {&healed, "healed"}, {&check_budget, "_check_budget"},
         {&reorder, "_reorder"}, {&data_word, "data"},
     };
     if (INTERN(names) < 0) {
