@@ -10,6 +10,7 @@ import torch
 from gradmend.capture import fields
 from gradmend.capture.fast import compiled
 from gradmend.capture.regions import Layout, LayoutIndex, layout_of
+from gradmend.capture.rolls import Roll
 from gradmend.capture.sites import Raw
 from gradmend.heal.undo import Record, UndoLog
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
 _MOST_WRITES = 8192
-_MOST_WAITING = 32  # Saves that died since the dead were last buried
+_MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last buried
 
 _set_version = torch._C._autograd._unsafe_set_version_counter
 
@@ -43,12 +44,15 @@ class Entry(fields.Entry):
     if compiled is None:
 
         def __del__(self) -> None:
+            if self.roll is not None:
+                self.roll.drop(self)
             timeline = self.timeline
             if timeline is not None:
                 dead = timeline.ledger.dead
-                dead.append((timeline, self.tick, self.layout))
+                dead.append((timeline, self.layout))
                 # A storage that was written has memory waiting to be freed; else the next Write tidies up.
-                if timeline.counters and (len(dead) > _MOST_WAITING or len(dead) >= len(timeline.live)):
+                hurry = timeline.counters and (len(dead) > _MOST_WAITING or len(dead) >= timeline.living())
+                if hurry or len(dead) > _MOST_DEAD:
                     timeline.ledger.bury()
 
     def moved(self) -> bool:
@@ -96,6 +100,7 @@ class Counter(fields.Counter):
 
     def __init__(self, carrier: torch.Tensor) -> None:
         self.carrier = carrier
+        self.base = None
         self.credited = 0
         self.seen = carrier._version
 
@@ -138,8 +143,7 @@ class Timeline(fields.Timeline):
     def __init__(self, key: int, ledger: Ledger) -> None:
         self.key = key
         self.ledger = ledger
-        self.live = {}
-        self.fresh = []
+        self.live, self.fresh = Roll(), Roll()
         self.index = _NO_INDEX
         self.counters = []
         self.undo = _NO_UNDO
@@ -149,10 +153,9 @@ class Timeline(fields.Timeline):
         self.gone = []
         self.deaths = 0
 
-    def enter(self, entry: Entry, ref: weakref.ref[Entry]) -> None:
+    def enter(self, entry: Entry) -> None:
         entry.timeline = self
-        self.live[entry.tick] = ref
-        self.fresh.append(ref)
+        self.fresh.add(entry)
         if entry.tick > self.newest:
             self.newest = entry.tick
 
@@ -171,25 +174,35 @@ class Timeline(fields.Timeline):
             self.open()
         while self.gone:
             self.index.remove(self.gone.pop())
-        for ref in self.fresh:
-            entry = ref()
-            if entry is None:
-                continue
-            handle = entry.handle
+        for entry in self.fresh:
             if entry.layout is None:
-                entry.layout = layout_of(handle)
+                entry.layout = layout_of(entry.handle)
                 self.index.add(entry.layout)
-            for counter in self.counters:
-                if counter.carried_by(handle):
-                    break
-            else:
-                counter = Counter(handle)
-                self.counters.append(counter)
+            counter = self._counter_of(entry)
             entry.settle(counter)
-        self.fresh.clear()
+            self.live.add(entry)
+
+    def _counter_of(self, entry: Entry) -> Counter:
+        saved = entry.original() if entry.original else None
+        base = saved if saved is None or saved._base is None else saved._base
+        for counter in self.counters:
+            if base is not None and counter.base is not None and counter.base() is base:
+                return counter
+        for counter in self.counters:
+            if counter.carried_by(entry.handle):
+                break
+        else:
+            counter = Counter(entry.handle)
+            self.counters.append(counter)
+        if base is not None:
+            counter.base = weakref.ref(base)
+        return counter
+
+    def living(self) -> int:
+        return len(self.live) + len(self.fresh)
 
     def entries(self) -> list[Entry]:
-        return [e for ref in list(self.live.values()) if (e := ref()) is not None]
+        return [*self.live, *self.fresh]
 
     def wrote(self, written: Written) -> None:
         self.last = written.tick
@@ -197,28 +210,23 @@ class Timeline(fields.Timeline):
         if len(self.log) > _MOST_WRITES:
             del self.log[_MOST_WRITES // 4 : _MOST_WRITES // 2]
 
-    def forget(self, tick: int, layout: Layout | None) -> None:
+    def forget(self, layout: Layout | None) -> None:
         """A Save died: drop what only it needed, now and then all at once."""
-        self.live.pop(tick, None)
         if layout is not None:
             self.gone.append(layout)
         self.deaths += 1
-        living = len(self.live)
-        if len(self.fresh) > 64 + 2 * living:
-            self.thin()
-        elif living and self.deaths > 16 + 2 * living and self.undo.large():
+        living = self.living()
+        if living and self.deaths > 16 + 2 * living and self.undo.large():
             self.tidy()
-
-    def thin(self) -> None:
-        self.fresh = [ref for ref in self.fresh if ref() is not None]
 
     def tidy(self) -> None:
         self.deaths = 0
-        self.undo.prune(self.live)
-        oldest = min(self.live, default=None)
-        if oldest is not None:
-            self.log = [w for w in self.log if w.tick > oldest]
+        ticks = sorted(entry.tick for entry in self.entries())
+        self.undo.prune(ticks)
+        if ticks:
+            self.log = [w for w in self.log if w.tick > ticks[0]]
 
 
 if compiled is not None:
-    compiled.know_timelines(torch._C.TensorBase.untyped_storage, _set_version, _NO_UNDO, Counter)
+    _Base = torch._C.TensorBase
+    compiled.know_timelines(_Base.untyped_storage, _set_version, _Base.__dict__["_base"], _NO_UNDO, Counter)

@@ -16,21 +16,21 @@ from gradmend.capture.fast import compiled
 
 if TYPE_CHECKING:
     from gradmend.capture import entries, ledger, regions, verdict
+    from gradmend.capture.rolls import Roll
     from gradmend.capture.sites import Raw
     from gradmend.heal import undo
 
-    # The timeline, tick and layout of a Save that is gone.
-    Death = tuple[entries.Timeline, int, regions.Layout | None]
+    # The timeline and the layout of a Save that is gone.
+    Death = tuple[entries.Timeline, regions.Layout | None]
 
 if TYPE_CHECKING or compiled is None:
 
     class Ledger:
         timelines: dict[int, entries.Timeline]
-        fresh: list[weakref.ref[entries.Entry]]  # Saves not yet in a timeline: most die before a Write comes
+        fresh: Roll  # Saves not yet in a timeline: most die before a Write comes
         awake: set[str]  # holds "saves" while a Save lives
         dead: list[Death]
         clock: Iterator[int]
-        many: int  # Saves, most of them dead, before somebody looks
         budgets: int  # whether any heal() has one
         _lock: threading.RLock
         _busy: int  # a Save that dies must wait to be buried
@@ -41,8 +41,8 @@ if TYPE_CHECKING or compiled is None:
         )  # fmt: skip
         ledger: ledger.Ledger
         key: int
-        live: dict[int, weakref.ref[entries.Entry]]  # by their ticks
-        fresh: list[weakref.ref[entries.Entry]]  # not yet indexed: most storages are never written
+        live: Roll
+        fresh: Roll  # not yet indexed: most storages are never written
         index: regions.LayoutIndex
         counters: list[entries.Counter]
         undo: undo.UndoLog
@@ -68,6 +68,7 @@ if TYPE_CHECKING or compiled is None:
         print: int | None = None  # fingerprint of the saved bytes
         escape: Raw | None = None  # where the memory was handed out beyond torch
         counter: entries.Counter | None = None
+        roll: Roll | None = None
         standing: int = 0  # its version without the steps of its counter that were accounted for
 
     class Written:
@@ -81,8 +82,9 @@ if TYPE_CHECKING or compiled is None:
         kept: int  # bytes kept in the undo log
 
     class Counter:
-        __slots__ = ("carrier", "credited", "seen")
+        __slots__ = ("base", "carrier", "credited", "seen")
         carrier: torch.Tensor
+        base: weakref.ref[torch.Tensor] | None  # all views of it share the counter, as it does itself
         credited: int
         seen: int
 

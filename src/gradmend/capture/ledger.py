@@ -11,6 +11,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from gradmend.capture.entries import Entry, Timeline, Written
 from gradmend.capture.fast import compiled
 from gradmend.capture.keeping import keep
 from gradmend.capture.regions import layout_of
+from gradmend.capture.rolls import Roll
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.verdict import Finding, Policy, Scope, judge
 from gradmend.errors import BudgetError
@@ -26,9 +28,6 @@ from gradmend.heal.undo import Elements, Record, UndoLog
 
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
-
-_MOST_DEAD = 512  # Saves buried at once; a Write buries them too
-_MOST_FRESH = 1024  # Saves, most of them dead, before somebody looks
 
 
 Token = list[tuple[Timeline, Written, list[int]]]
@@ -46,11 +45,10 @@ def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
 class Ledger(fields.Ledger):
     def __init__(self) -> None:
         self.timelines = {}
-        self.fresh = []
+        self.fresh = Roll()
         self.awake = set()
         self.dead = []
         self.clock = itertools.count(1)
-        self.many = _MOST_FRESH
         self.budgets = False
         self._lock = threading.RLock()
         self._busy = 0
@@ -65,11 +63,8 @@ class Ledger(fields.Ledger):
             foreign = not storage.resizable()
         except RuntimeError:
             return entry  # sparse, wrapped: PyTorch's counter is all there is to go by
-        fresh = self.fresh
-        fresh.append(weakref.ref(entry))
+        self.fresh.add(entry)
         self.awake.add("saves")
-        if len(fresh) > self.many:
-            self.thin()
         if foreign or scope.paranoid or escapes.known:
             self.look(entry, storage)
         return entry
@@ -81,29 +76,15 @@ class Ledger(fields.Ledger):
             entry.escape = site
             entry.print = escapes.fingerprint(entry.handle)
 
-    def thin(self) -> None:
-        """No Write for long: let go of the Saves that have died since."""
-        with self._lock:
-            n = len(self.fresh)  # other threads may add to it meanwhile
-            self.fresh[:n] = [ref for ref in self.fresh[:n] if ref() is not None]
-            self.many = max(_MOST_FRESH, 2 * len(self.fresh))
-        if len(self.dead) > _MOST_DEAD:
-            self.bury()
-
     def settle(self) -> None:
         """Enter the Saves made since the last Write into the timelines of their storages."""
         if compiled is not None:
             return compiled.settle(self)
         with self._lock:
             timelines = self.timelines
-            n = len(self.fresh)  # other threads may add to it meanwhile
-            for ref in self.fresh[:n]:
-                entry = ref()
-                if entry is None:
-                    continue
+            for entry in self.fresh:
                 key = _storage_of(entry.handle)._cdata
-                (timelines.get(key) or self._timeline(key)).enter(entry, ref)
-            del self.fresh[:n]
+                (timelines.get(key) or self._timeline(key)).enter(entry)
             if not timelines:
                 self._doze()
 
@@ -121,9 +102,9 @@ class Ledger(fields.Ledger):
         self._busy += 1
         try:
             while self.dead:
-                timeline, tick, layout = self.dead.pop()
-                timeline.forget(tick, layout)
-                if not timeline.live and self.timelines.get(timeline.key) is timeline:
+                timeline, layout = self.dead.pop()
+                timeline.forget(layout)
+                if not timeline.living() and self.timelines.get(timeline.key) is timeline:
                     del self.timelines[timeline.key]
             if not self.timelines and not self.fresh:
                 self._doze()
@@ -248,13 +229,12 @@ class Ledger(fields.Ledger):
                 if timeline.fresh:
                     self._reorder(timeline, written)
                 timeline.wrote(written)
-                if not timeline.live:
+                if not timeline.living():
                     self.timelines.pop(timeline.key, None)
 
     def _reorder(self, timeline: Timeline, written: Written) -> None:
         """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write."""
-        refs = [e for ref in timeline.fresh if (e := ref()) is not None]
-        born = [e for e in refs if e.tick > written.tick and e.moved()]
+        born = [e for e in timeline.fresh if e.tick > written.tick and e.moved()]
         if not born:
             return
         timeline.settle()
@@ -368,7 +348,9 @@ def _nothing() -> None:
 
 
 if compiled is not None:
-    _Base, _Memory = torch._C.TensorBase, torch._C.StorageBase  # the names on torch.Tensor may be tapped
+    # The names on torch.Tensor may be tapped.
+    _Base: Any = torch._C.TensorBase
+    _Memory: Any = torch._C.StorageBase
     compiled.know_writes(
         Written,
         Record,

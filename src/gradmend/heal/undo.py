@@ -9,7 +9,7 @@ Only TensorBase's own methods are used here: the names on torch.Tensor may be ta
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -299,9 +299,8 @@ class UndoLog(fields.UndoLog):
     def _covers(shadow: Shadow, layout: Layout) -> bool:
         return shadow._base <= layout.lo and layout.hi <= shadow._hi
 
-    def prune(self, live: Iterable[int]) -> None:
-        """Drop the Records that no Save of these ticks can need."""
-        ticks = sorted(live)
+    def prune(self, ticks: Sequence[int]) -> None:
+        """Drop the Records that no Save of these ticks, oldest first, can need."""
         kept: list[Record] = []
         for series in self._series.values():
             before = -1

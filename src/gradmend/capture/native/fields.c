@@ -80,6 +80,7 @@ Entry_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwa
 static void
 Entry_dealloc(Entry *self)
 {
+    roll_leave(self);
     if (!missing(self->timeline)) {
         PyObject *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
@@ -94,14 +95,14 @@ Entry_dealloc(Entry *self)
 FREE(Ledger, timelines, lock)
 FREE(Timeline, ledger, undo)
 FREE(Written, op, how)
-FREE(Counter, carrier, carrier)
+FREE(Counter, carrier, base)
 FREE(Record, written, elements)
 FREE(UndoLog, records, shadow)
 FREE(LayoutIndex, counts, classes)
 
 static PyMemberDef Ledger_members[] = {
     OBJECT(Ledger, timelines), OBJECT(Ledger, fresh), OBJECT(Ledger, awake), OBJECT(Ledger, dead),
-    OBJECT(Ledger, clock), NUMBER(Ledger, many), NUMBER(Ledger, budgets), PRIVATE(Ledger, T_OBJECT, lock),
+    OBJECT(Ledger, clock), NUMBER(Ledger, budgets), PRIVATE(Ledger, T_OBJECT, lock),
     PRIVATE(Ledger, T_LONGLONG, busy), {NULL},
 };
 static PyMemberDef Timeline_members[] = {
@@ -119,7 +120,7 @@ static PyMemberDef Written_members[] = {
     NUMBER(Written, moved), NUMBER(Written, kept), {NULL},
 };
 static PyMemberDef Counter_members[] = {
-    OBJECT(Counter, carrier), NUMBER(Counter, credited), NUMBER(Counter, seen), {NULL},
+    OBJECT(Counter, carrier), OBJECT(Counter, base), NUMBER(Counter, credited), NUMBER(Counter, seen), {NULL},
 };
 static PyMemberDef Record_members[] = {
     OBJECT(Record, written), OBJECT(Record, layout), OBJECT(Record, old), OBJECT(Record, elements),
@@ -151,7 +152,7 @@ fields_ready(PyObject *module)
         return -1;
     }
     PyTypeObject *types[] = {&LedgerType,  &TimelineType, &EntryType,   &WrittenType,
-                             &CounterType, &RecordType,   &UndoLogType, &LayoutIndexType};
+                             &CounterType, &RecordType,   &UndoLogType, &LayoutIndexType, &RollType};
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
         if (PyModule_AddType(module, types[i]) < 0) {
             return -1;

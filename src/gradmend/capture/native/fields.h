@@ -1,6 +1,6 @@
 /* What the ledger's entries hold. fields.py has the same in Python; the classes with methods derive from these.
 
-   None of them is tracked by the garbage collector: they hold numbers, tensors without a graph, scopes and each other, and
+   The garbage collector does not track them: they hold numbers, tensors without a graph, scopes and each other, and
    nothing of these leads back to who holds them. A loop makes thousands, and each would bring the next collection
    of all of torch's objects nearer. */
 
@@ -16,7 +16,7 @@
 typedef struct {
     HEAD
     PyObject *timelines, *fresh, *awake, *dead, *clock, *lock;
-    long long many, busy, budgets;
+    long long busy, budgets;
 } Ledger;
 
 typedef struct {
@@ -25,11 +25,20 @@ typedef struct {
     long long key, last, newest, deaths;
 } Timeline;
 
-typedef struct {
+typedef struct Entry {
     HEAD
     PyObject *handle, *raw, *scope, *original, *timeline, *layout, *swaps, *print, *escape, *counter;
     long long version, tick, standing, unchecked;
+    struct Roll *roll; /* the one it is on, and its neighbours there */
+    struct Entry *before, *after;
 } Entry;
+
+/* Living Saves, in the order they came; the dead drop out by themselves. */
+typedef struct Roll {
+    HEAD
+    Entry *first, *last;
+    Py_ssize_t n;
+} Roll;
 
 typedef struct {
     HEAD
@@ -39,7 +48,7 @@ typedef struct {
 
 typedef struct {
     HEAD
-    PyObject *carrier;
+    PyObject *carrier, *base;
     long long credited, seen;
 } Counter;
 
@@ -64,28 +73,30 @@ typedef struct {
 PyObject *untracked(PyTypeObject *type); /* a new one, with nothing in it */
 
 extern PyTypeObject LedgerType, TimelineType, EntryType, WrittenType, CounterType, RecordType, UndoLogType,
-    LayoutIndexType;
+    LayoutIndexType, RollType;
+
+/* Whom a weak reference leads to, as a new reference; NULL when it is gone, or there is none. */
+static inline PyObject *
+alive(PyObject *ref)
+{
+    PyObject *found = NULL;
+    if (ref != NULL && PyWeakref_Check(ref)) {
+#if PY_VERSION_HEX >= 0x030D0000
+        if (PyWeakref_GetRef(ref, &found) < 0) {
+            PyErr_Clear();
+        }
+#else
+        found = PyWeakref_GET_OBJECT(ref);
+        found = found == Py_None ? NULL : Py_NewRef(found);
+#endif
+    }
+    return found;
+}
 
 static inline int
 missing(PyObject *field)
 {
     return field == NULL || field == Py_None;
-}
-
-/* Whom a weak reference leads to, as a new reference; NULL when it is gone. */
-static inline PyObject *
-alive(PyObject *ref)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *found = NULL;
-    if (PyWeakref_GetRef(ref, &found) < 0) {
-        PyErr_Clear();
-    }
-    return found;
-#else
-    PyObject *found = PyWeakref_GetObject(ref);
-    return found == NULL || found == Py_None ? NULL : Py_NewRef(found);
-#endif
 }
 
 #endif

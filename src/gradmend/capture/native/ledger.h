@@ -25,12 +25,23 @@ PyObject *layout_from(Grid *grid);
 PyObject *layout_of(PyObject *module, PyObject *tensor);
 PyObject *know_layouts(PyObject *module, PyObject *args);
 
+/* roll.c */
+void roll_add(Roll *roll, Entry *entry);
+void roll_leave(Entry *entry);
+Entry *roll_first(Roll *roll);
+static inline Py_ssize_t
+on_roll(PyObject *roll)
+{
+    return ((Roll *)roll)->n;
+}
+
 /* timeline.c */
 int ledger_lock(Ledger *ledger);
 void ledger_unlock(Ledger *ledger);
-int ledger_settle(Ledger *ledger);
+int ledger_settle(Ledger *ledger); /* under the lock */
 int ledger_bury(Ledger *ledger);
 int timeline_settle(Timeline *timeline);
+Py_ssize_t living(Timeline *timeline);
 int close_timeline(Ledger *ledger, Timeline *timeline);
 int entry_died(Entry *entry);
 int tick_of(Ledger *ledger, long long *tick);

@@ -10,7 +10,7 @@ static Ledger *ledger;
 /* What Python hands over once. */
 static PyObject *local, *asleep, *escapes, *running, *detach, *storage_of, *current_node, *slow_pack, *slow_unpack, *visit;
 /* Names. */
-static PyObject *scopes, *retain, *visited, *sequence_nr, *resizable, *paranoid, *saves, *thin, *look, *known, *ask;
+static PyObject *scopes, *retain, *visited, *sequence_nr, *resizable, *paranoid, *saves, *look, *known, *ask;
 
 /* The innermost scope of this thread, borrowed; NULL where Python must look. */
 static PyObject *
@@ -40,25 +40,6 @@ suspicious(PyObject *storage, PyObject *scope)
     }
     int wary = truth(PyObject_GetAttr(scope, paranoid));
     return wary ? wary : truth(PyObject_GetAttr(escapes, known));
-}
-
-/* Among the Saves that no timeline has yet. */
-static int
-enter(Entry *entry)
-{
-    PyObject *ref = PyWeakref_NewRef((PyObject *)entry, NULL);
-    if (ref == NULL) {
-        return -1;
-    }
-    PyObject_GC_UnTrack(ref);
-    int failed = PyList_Append(ledger->fresh, ref) < 0 || PySet_Add(ledger->awake, saves) < 0;
-    Py_DECREF(ref);
-    if (!failed && PyList_GET_SIZE(ledger->fresh) > ledger->many) {
-        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, thin);
-        failed = none == NULL;
-        Py_XDECREF(none);
-    }
-    return failed ? -1 : 0;
 }
 
 PyObject *
@@ -93,7 +74,8 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
         Py_XDECREF(storage);
         return (PyObject *)entry;
     }
-    if (enter(entry) < 0) {
+    roll_add((Roll *)ledger->fresh, entry);
+    if (PySet_Add(ledger->awake, saves) < 0) {
         goto error;
     }
     if (closer) {
@@ -208,8 +190,8 @@ saves_ready(void)
 {
     Name names[] = {
         {&scopes, "scopes"},       {&retain, "retain"},     {&visited, "visited"}, {&sequence_nr, "_sequence_nr"},
-        {&resizable, "resizable"}, {&paranoid, "paranoid"}, {&saves, "saves"},     {&thin, "thin"},
-        {&look, "look"},           {&known, "known"},       {&ask, "ask"},
+        {&resizable, "resizable"}, {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
+        {&known, "known"},       {&ask, "ask"},
     };
     return INTERN(names);
 }

@@ -3,12 +3,13 @@
 #include "ledger.h"
 
 #define MOST_WAITING 32 /* as entries.py */
+#define MOST_DEAD 512
 #define FEW_BYTES (1 << 16) /* as undo.py */
 #define FEW_RECORDS 1024
 
-static PyObject *storage_of, *cdata, *set_version, *no_undo, *CounterClass;
+static PyObject *storage_of, *cdata, *set_version, *base_property, *no_undo, *CounterClass;
 /* Names. */
-static PyObject *acquire, *release, *new_timeline, *doze, *open_up, *rebuild, *tidy, *thin_out;
+static PyObject *acquire, *release, *new_timeline, *doze, *open_up, *rebuild, *tidy;
 
 int
 tick_of(Ledger *ledger, long long *tick)
@@ -68,52 +69,38 @@ timeline_for(Ledger *ledger, PyObject *handle)
     return (Timeline *)found;
 }
 
-static int
-enter(Timeline *timeline, Entry *entry, PyObject *ref)
+static void
+enter(Timeline *timeline, Entry *entry)
 {
-    PyObject *tick = PyLong_FromLongLong(entry->tick);
-    if (tick == NULL || PyDict_SetItem(timeline->live, tick, ref) < 0 || PyList_Append(timeline->fresh, ref) < 0) {
-        Py_XDECREF(tick);
-        return -1;
-    }
-    Py_DECREF(tick);
     Py_XSETREF(entry->timeline, Py_NewRef(timeline));
+    roll_add((Roll *)timeline->fresh, entry);
     if (entry->tick > timeline->newest) {
         timeline->newest = entry->tick;
     }
-    return 0;
 }
 
 /* Enter the Saves made since the last Write into the timelines of their storages. */
 int
 ledger_settle(Ledger *ledger)
 {
-    if (ledger_lock(ledger) < 0) {
-        return -1;
-    }
-    int failed = 0;
-    Py_ssize_t i, n = PyList_GET_SIZE(ledger->fresh); /* other threads may add to it meanwhile */
-    for (i = 0; i < n && !failed; i++) {
-        PyObject *ref = PyList_GET_ITEM(ledger->fresh, i);
-        Entry *entry = (Entry *)alive(ref);
-        if (entry == NULL) {
-            continue;
-        }
+    Entry *entry;
+    while ((entry = roll_first((Roll *)ledger->fresh)) != NULL) {
         Timeline *timeline = timeline_for(ledger, entry->handle);
-        failed = timeline == NULL || enter(timeline, entry, ref) < 0;
-        Py_XDECREF(timeline);
+        if (timeline != NULL) {
+            enter(timeline, entry);
+            Py_DECREF(timeline);
+        }
         Py_DECREF(entry);
+        if (timeline == NULL) {
+            return -1;
+        }
     }
-    if (PyList_SetSlice(ledger->fresh, 0, i, NULL) < 0) {
-        failed = 1;
-    }
-    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0) {
+    if (PyDict_GET_SIZE(ledger->timelines) == 0) {
         PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
-        failed = none == NULL;
         Py_XDECREF(none);
+        return none == NULL ? -1 : 0;
     }
-    ledger_unlock(ledger);
-    return failed ? -1 : 0;
+    return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------------- settling */
@@ -149,10 +136,41 @@ carried_by(Counter *counter, PyObject *tensor)
     return there == here + 1;
 }
 
+/* The tensor that a Save is a view of, or is: all that have it share its counter. NULL without an error: it is gone. */
+static PyObject *
+base_of(Entry *entry)
+{
+    PyObject *saved = alive(entry->original);
+    if (saved == NULL) {
+        return NULL;
+    }
+    PyObject *base = get(base_property, saved);
+    if (base == NULL || base != Py_None) {
+        Py_DECREF(saved);
+        return base;
+    }
+    Py_DECREF(base);
+    return saved;
+}
+
+static int
+has_base(Counter *counter, PyObject *base)
+{
+    PyObject *known = alive(counter->base);
+    Py_XDECREF(known); /* the caller's reference keeps it, if it is that one */
+    return known != NULL && known == base;
+}
+
 /* The counter of a Save of this timeline, borrowed. */
 static Counter *
-counter_of(Timeline *timeline, PyObject *handle)
+find_counter(Timeline *timeline, PyObject *handle, PyObject *base)
 {
+    for (Py_ssize_t i = 0; base != NULL && i < PyList_GET_SIZE(timeline->counters); i++) {
+        Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
+        if (has_base(counter, base)) {
+            return counter;
+        }
+    }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->counters); i++) {
         Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
         int same = carried_by(counter, handle);
@@ -167,6 +185,27 @@ counter_of(Timeline *timeline, PyObject *handle)
     }
     Py_DECREF(made); /* the list has it */
     return (Counter *)made;
+}
+
+static Counter *
+counter_of(Timeline *timeline, Entry *entry)
+{
+    PyObject *base = base_of(entry);
+    if (base == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    Counter *counter = find_counter(timeline, entry->handle, base);
+    if (counter != NULL && base != NULL && !has_base(counter, base)) {
+        PyObject *ref = PyWeakref_NewRef(base, NULL);
+        if (ref == NULL) {
+            counter = NULL;
+        }
+        else {
+            Py_XSETREF(counter->base, ref);
+        }
+    }
+    Py_XDECREF(base);
+    return counter;
 }
 
 static int
@@ -247,7 +286,7 @@ settle_one(Timeline *timeline, Entry *entry)
             return -1;
         }
     }
-    Counter *counter = counter_of(timeline, entry->handle);
+    Counter *counter = counter_of(timeline, entry);
     if (counter == NULL) {
         return -1;
     }
@@ -275,17 +314,16 @@ timeline_settle(Timeline *timeline)
     if (PyList_SetSlice(timeline->gone, 0, PyList_GET_SIZE(timeline->gone), NULL) < 0) {
         return -1;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->fresh); i++) {
-        Entry *entry = (Entry *)alive(PyList_GET_ITEM(timeline->fresh, i));
-        if (entry != NULL) {
-            int failed = settle_one(timeline, entry);
-            Py_DECREF(entry);
-            if (failed) {
-                return -1;
-            }
+    Entry *entry;
+    while ((entry = roll_first((Roll *)timeline->fresh)) != NULL) {
+        int failed = settle_one(timeline, entry);
+        roll_add((Roll *)timeline->live, entry);
+        Py_DECREF(entry);
+        if (failed) {
+            return -1;
         }
     }
-    return PyList_SetSlice(timeline->fresh, 0, PyList_GET_SIZE(timeline->fresh), NULL);
+    return 0;
 }
 
 int
@@ -303,33 +341,26 @@ uncredited(Entry *entry)
 
 /* ------------------------------------------------------------------------------------------------------------- dying */
 
+Py_ssize_t
+living(Timeline *timeline)
+{
+    return on_roll(timeline->live) + on_roll(timeline->fresh);
+}
+
 /* A Save died: drop what only it needed, now and then all at once. */
 static int
-forget(Timeline *timeline, PyObject *tick, PyObject *layout)
+forget(Timeline *timeline, PyObject *layout)
 {
-    if (PyDict_DelItem(timeline->live, tick) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_KeyError)) {
-            return -1;
-        }
-        PyErr_Clear();
-    }
     if (layout != Py_None && PyList_Append(timeline->gone, layout) < 0) {
         return -1;
     }
     timeline->deaths++;
-    Py_ssize_t living = PyDict_GET_SIZE(timeline->live);
-    PyObject *todo = NULL;
-    if (PyList_GET_SIZE(timeline->fresh) > 64 + 2 * living) {
-        todo = thin_out;
-    }
-    else if (living && timeline->deaths > 16 + 2 * living) {
-        UndoLog *undo = (UndoLog *)timeline->undo;
-        if (undo->nbytes > FEW_BYTES || PyList_GET_SIZE(undo->records) > FEW_RECORDS) {
-            todo = tidy;
-        }
-    }
-    if (todo != NULL) {
-        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)timeline, todo);
+    Py_ssize_t left = living(timeline);
+    UndoLog *undo = (UndoLog *)timeline->undo;
+    if (left && timeline->deaths > 16 + 2 * left
+        && (undo->nbytes > FEW_BYTES || PyList_GET_SIZE(undo->records) > FEW_RECORDS))
+    {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)timeline, tidy);
         Py_XDECREF(none);
         return none == NULL ? -1 : 0;
     }
@@ -379,12 +410,12 @@ ledger_bury(Ledger *ledger)
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(batch) && !failed; i++) {
             PyObject *death = PyList_GET_ITEM(batch, i);
             Timeline *timeline = (Timeline *)PyTuple_GET_ITEM(death, 0);
-            failed = forget(timeline, PyTuple_GET_ITEM(death, 1), PyTuple_GET_ITEM(death, 2)) < 0
-                     || (PyDict_GET_SIZE(timeline->live) == 0 && close_timeline(ledger, timeline) < 0);
+            failed = forget(timeline, PyTuple_GET_ITEM(death, 1)) < 0
+                     || (living(timeline) == 0 && close_timeline(ledger, timeline) < 0);
         }
         Py_DECREF(batch);
     }
-    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0 && PyList_GET_SIZE(ledger->fresh) == 0) {
+    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0 && on_roll(ledger->fresh) == 0) {
         PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
         failed = none == NULL;
         Py_XDECREF(none);
@@ -401,7 +432,7 @@ entry_died(Entry *entry)
         return 0;
     }
     Ledger *ledger = (Ledger *)timeline->ledger;
-    PyObject *death = Py_BuildValue("OLO", timeline, entry->tick, missing(entry->layout) ? Py_None : entry->layout);
+    PyObject *death = PyTuple_Pack(2, timeline, missing(entry->layout) ? Py_None : entry->layout);
     int failed = death == NULL || PyList_Append(ledger->dead, death) < 0;
     Py_XDECREF(death);
     if (failed) {
@@ -409,8 +440,8 @@ entry_died(Entry *entry)
     }
     /* A storage that was written has memory waiting to be freed; else the next Write tidies up. */
     Py_ssize_t waiting = PyList_GET_SIZE(ledger->dead);
-    if (PyList_GET_SIZE(timeline->counters)
-        && (waiting > MOST_WAITING || waiting >= PyDict_GET_SIZE(timeline->live)))
+    if (waiting > MOST_DEAD
+        || (PyList_GET_SIZE(timeline->counters) && (waiting > MOST_WAITING || waiting >= living(timeline))))
     {
         return ledger_bury(ledger);
     }
@@ -441,7 +472,12 @@ is(PyObject *one, PyTypeObject *type)
 PyObject *
 settle(PyObject *Py_UNUSED(module), PyObject *ledger)
 {
-    return is(ledger, &LedgerType) ? done(ledger_settle((Ledger *)ledger)) : NULL;
+    if (!is(ledger, &LedgerType) || ledger_lock((Ledger *)ledger) < 0) {
+        return NULL;
+    }
+    int failed = ledger_settle((Ledger *)ledger);
+    ledger_unlock((Ledger *)ledger);
+    return done(failed);
 }
 
 PyObject *
@@ -459,16 +495,15 @@ bury(PyObject *Py_UNUSED(module), PyObject *ledger)
 PyObject *
 know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[4], **kept[4] = {&storage_of, &set_version, &no_undo, &CounterClass};
+    PyObject *given[5], **kept[5] = {&storage_of, &set_version, &base_property, &no_undo, &CounterClass};
     Name names[] = {
         {&cdata, "_cdata"},      {&acquire, "acquire"},         {&release, "release"}, {&new_timeline, "_timeline"},
         {&doze, "_doze"},        {&open_up, "open"},  {&rebuild, "rebuild"}, {&tidy, "tidy"},
-        {&thin_out, "thin"},
     };
-    if (!PyArg_ParseTuple(args, "OOOO", given, given + 1, given + 2, given + 3)) {
+    if (!PyArg_ParseTuple(args, "OOOOO", given, given + 1, given + 2, given + 3, given + 4)) {
         return NULL;
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     if (INTERN(names) < 0) {

@@ -188,18 +188,9 @@ end:
     return done;
 }
 
-int
-write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key)
+static int
+find_and_begin(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key)
 {
-    memset(begun, 0, sizeof(*begun));
-    if (WrittenClass == NULL) {
-        return 0;
-    }
-    if ((PyList_GET_SIZE(ledger->fresh) && ledger_settle(ledger) < 0)
-        || (PyList_GET_SIZE(ledger->dead) && ledger_bury(ledger) < 0))
-    {
-        return -1;
-    }
     PyObject *storage = PyObject_CallOneArg(storage_of, tensor);
     PyObject *at = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
     if (at == NULL) {
@@ -216,16 +207,32 @@ write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObj
         int handed_out = own < 0 ? -1 : truth(PyObject_GetAttr(escapes, known));
         done = handed_out < 0 ? -1 : own && !handed_out;
     }
-    else if ((done = ledger_lock(ledger)) == 0) {
+    else {
         Py_INCREF(timeline);
         done = begin(ledger, timeline, begun, op, storage, tensor, key);
         Py_DECREF(timeline);
-        ledger_unlock(ledger);
     }
     Py_DECREF(storage);
     return done;
 }
 
+int
+write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key)
+{
+    memset(begun, 0, sizeof(*begun));
+    if (WrittenClass == NULL) {
+        return 0;
+    }
+    if ((PyList_GET_SIZE(ledger->dead) && ledger_bury(ledger) < 0) || ledger_lock(ledger) < 0) {
+        return -1;
+    }
+    int done = on_roll(ledger->fresh) ? ledger_settle(ledger) : 0;
+    if (done == 0) {
+        done = find_and_begin(ledger, begun, op, tensor, key);
+    }
+    ledger_unlock(ledger);
+    return done;
+}
 /* The Write has happened: credit the steps of the counters to it. */
 static int
 credit(Ledger *ledger, Timeline *timeline, Begun *begun)
@@ -247,7 +254,7 @@ credit(Ledger *ledger, Timeline *timeline, Begun *begun)
             written->moved = 1;
         }
     }
-    if (PyList_GET_SIZE(timeline->fresh)) {
+    if (on_roll(timeline->fresh)) {
         PyObject *none = PyObject_CallMethodObjArgs((PyObject *)ledger, reorder, timeline, written, NULL);
         Py_XDECREF(none);
         if (none == NULL) {
@@ -261,7 +268,7 @@ credit(Ledger *ledger, Timeline *timeline, Begun *begun)
     {
         return -1;
     }
-    return PyDict_GET_SIZE(timeline->live) ? 0 : close_timeline(ledger, timeline);
+    return living(timeline) ? 0 : close_timeline(ledger, timeline);
 }
 
 int
@@ -272,9 +279,9 @@ write_ended(Ledger *ledger, Begun *begun)
     }
     PyObject *kind, *error, *trace; /* of the write itself */
     PyErr_Fetch(&kind, &error, &trace);
-    int failed = (PyList_GET_SIZE(ledger->fresh) && ledger_settle(ledger) < 0) || ledger_lock(ledger) < 0;
+    int failed = ledger_lock(ledger) < 0;
     if (!failed) {
-        failed = credit(ledger, begun->timeline, begun) < 0;
+        failed = (on_roll(ledger->fresh) && ledger_settle(ledger) < 0) || credit(ledger, begun->timeline, begun) < 0;
         ledger_unlock(ledger);
     }
     Py_DECREF(begun->timeline);
