@@ -19,6 +19,7 @@ from gradmend.capture.verdict import Tally
 from gradmend.errors import ConflictError
 from gradmend.heal.budget import parse
 from gradmend.model import Conflict, Session
+from gradmend.uncollected import uncollected
 
 
 class Teller:
@@ -44,10 +45,12 @@ class Teller:
         )
         known = self._known.get(key)
         if known is None:
-            from gradmend.story.linking import link
+            with uncollected():
+                from gradmend.story.linking import link
 
+                conflict = link(finding)
             known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
-            self.session.conflicts.append(link(finding))
+            self.session.conflicts.append(conflict)
             if finding.harmful and finding.cause == "write" and first and not isinstance(entry, Read):
                 self.healed[entry.raw, first.raw] = known
         else:

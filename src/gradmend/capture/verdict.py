@@ -130,7 +130,7 @@ class Finding:
 
     def _first_change(self, met: list[Written]) -> int:
         entry = self.entry
-        saved = self._ledger.value(entry)
+        saved = self._ledger.value(entry) if len(met) > 1 else None
         if saved is None or _shrunk(entry):
             return 0
         for at, written in enumerate(met[:_MOST_REPLAYED]):
