@@ -5,7 +5,7 @@
 
 #define MOST_NODES 4096 /* as backwards.py */
 
-static PyTypeObject *EntryClass = NULL;
+static PyTypeObject *EntryClass = NULL, *Tensor = NULL;
 static Ledger *ledger;
 /* What Python hands over once. */
 static PyObject *local, *asleep, *escapes, *running, *detach, *storage_of, *current_node, *slow_pack, *slow_unpack, *visit;
@@ -60,8 +60,10 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
     {
         goto error;
     }
-    /* Neither leads back to anybody: the handle has no graph, the reference no callback. */
-    PyObject_GC_UnTrack(entry->handle);
+    /* Neither leads back to anybody: a plain tensor without a graph, and a reference without a callback. */
+    if (Py_IS_TYPE(entry->handle, Tensor)) {
+        PyObject_GC_UnTrack(entry->handle);
+    }
     PyObject_GC_UnTrack(entry->original);
     storage = PyObject_CallOneArg(storage_of, tensor);
     int closer = storage == NULL ? -1 : suspicious(storage, scope);
@@ -168,18 +170,19 @@ unpack(PyObject *Py_UNUSED(module), PyObject *packed)
 PyObject *
 know_saves(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *kind, *entries, *given[10];
+    PyObject *kind, *plain, *entries, *given[10];
     PyObject **kept[10] = {&local, &asleep, &escapes, &running, &detach, &storage_of, &current_node, &slow_pack,
                            &slow_unpack, &visit};
-    if (!PyArg_ParseTuple(args, "O!O!OO!OO!OOOOOO", &PyType_Type, &kind, &LedgerType, &entries, given, &PySet_Type,
-                          given + 1, given + 2, &PyList_Type, given + 3, given + 4, given + 5, given + 6, given + 7,
-                          given + 8, given + 9))
+    if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOOO", &PyType_Type, &kind, &PyType_Type, &plain, &LedgerType,
+                          &entries, given, &PySet_Type, given + 1, given + 2, &PyList_Type, given + 3, given + 4,
+                          given + 5, given + 6, given + 7, given + 8, given + 9))
     {
         return NULL;
     }
     for (int i = 0; i < 10; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
+    Py_XSETREF(Tensor, (PyTypeObject *)Py_NewRef(plain));
     Py_XSETREF(ledger, (Ledger *)Py_NewRef(entries));
     Py_XSETREF(EntryClass, (PyTypeObject *)Py_NewRef(kind));
     Py_RETURN_NONE;
