@@ -229,4 +229,5 @@ class Timeline(fields.Timeline):
 
 if compiled is not None:
     _Base = torch._C.TensorBase
-    compiled.know_timelines(_Base.untyped_storage, _set_version, _Base.__dict__["_base"], _NO_UNDO, Counter)
+    _properties = (_Base.__dict__[name] for name in ("_base", "is_nested"))
+    compiled.know_timelines(_Base.untyped_storage, _set_version, *_properties, _NO_UNDO, Counter)

@@ -83,6 +83,9 @@ class Ledger(fields.Ledger):
         with self._lock:
             timelines = self.timelines
             for entry in self.fresh:
+                if entry.handle.is_nested:  # no region of its own: PyTorch's counter is all there is to go by
+                    self.fresh.drop(entry)
+                    continue
                 key = _storage_of(entry.handle)._cdata
                 (timelines.get(key) or self._timeline(key)).enter(entry)
             if not timelines:

@@ -73,6 +73,8 @@ _new = tuple.__new__
 
 
 def _layout_of(t: torch.Tensor) -> Layout:
+    if t.is_nested:  # rows of their own lengths: anywhere in its memory
+        return span(0, torch._C.TensorBase.untyped_storage(t).nbytes())
     dtype, shape, strides, offset = t.dtype, t.shape, t.stride(), int(t.storage_offset())
     item = dtype.itemsize
     lo = offset * item

@@ -36,6 +36,7 @@ if TYPE_CHECKING or compiled is None:
             self._refs[entry.tick] = weakref.ref(entry)
 
         def drop(self, entry: Entry) -> None:
+            entry.roll = None
             self._refs.pop(entry.tick, None)
 
 else:

@@ -61,7 +61,14 @@ grid_of(PyObject *tensor, Grid *grid)
     if (Layout == NULL) {
         return 0;
     }
-    if ((grid->shape = get(shape_of, tensor)) == NULL || (grid->strides = PyObject_CallOneArg(stride_of, tensor)) == NULL
+    if ((grid->shape = get(shape_of, tensor)) == NULL) {
+        if (PyErr_ExceptionMatches(PyExc_RuntimeError)) { /* a nested tensor has none */
+            PyErr_Clear();
+            return 0;
+        }
+        return -1;
+    }
+    if ((grid->strides = PyObject_CallOneArg(stride_of, tensor)) == NULL
         || (grid->dtype = get(dtype_of, tensor)) == NULL || (offset = PyObject_CallOneArg(offset_of, tensor)) == NULL
         || (grid->item = size_of(grid->dtype)) < 0)
     {

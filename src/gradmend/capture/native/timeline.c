@@ -7,7 +7,7 @@
 #define FEW_BYTES (1 << 16) /* as undo.py */
 #define FEW_RECORDS 1024
 
-static PyObject *storage_of, *cdata, *set_version, *base_property, *no_undo, *CounterClass;
+static PyObject *storage_of, *cdata, *set_version, *base_property, *nested_property, *no_undo, *CounterClass;
 /* Names. */
 static PyObject *acquire, *release, *new_timeline, *doze, *open_up, *rebuild, *tidy;
 
@@ -85,7 +85,13 @@ ledger_settle(Ledger *ledger)
 {
     Entry *entry;
     while ((entry = roll_first((Roll *)ledger->fresh)) != NULL) {
-        Timeline *timeline = timeline_for(ledger, entry->handle);
+        int nested = truth(get(nested_property, entry->handle));
+        if (nested > 0) { /* no region of its own: PyTorch's counter is all there is to go by */
+            roll_leave(entry);
+            Py_DECREF(entry);
+            continue;
+        }
+        Timeline *timeline = nested < 0 ? NULL : timeline_for(ledger, entry->handle);
         if (timeline != NULL) {
             enter(timeline, entry);
             Py_DECREF(timeline);
@@ -495,15 +501,16 @@ bury(PyObject *Py_UNUSED(module), PyObject *ledger)
 PyObject *
 know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[5], **kept[5] = {&storage_of, &set_version, &base_property, &no_undo, &CounterClass};
+    PyObject *given[6],
+        **kept[6] = {&storage_of, &set_version, &base_property, &nested_property, &no_undo, &CounterClass};
     Name names[] = {
         {&cdata, "_cdata"},      {&acquire, "acquire"},         {&release, "release"}, {&new_timeline, "_timeline"},
         {&doze, "_doze"},        {&open_up, "open"},  {&rebuild, "rebuild"}, {&tidy, "tidy"},
     };
-    if (!PyArg_ParseTuple(args, "OOOOO", given, given + 1, given + 2, given + 3, given + 4)) {
+    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5)) {
         return NULL;
     }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     if (INTERN(names) < 0) {

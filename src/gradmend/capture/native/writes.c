@@ -149,13 +149,15 @@ begin(Ledger *ledger, Timeline *timeline, Begun *begun, PyObject *op, PyObject *
     PyObject *layout = NULL;
     Written *written = NULL;
     done = 0;
-    if ((key != NULL && !grid_at(&grid, key)) || PyList_GET_SIZE(timeline->counters) > MOST_COUNTERS) {
+    if (key != NULL && !grid_at(&grid, key)) {
+        goto end;
+    }
+    done = timeline_settle(timeline);
+    if (done < 0 || PyList_GET_SIZE(timeline->counters) > MOST_COUNTERS) {
         goto end;
     }
     done = -1;
-    if (timeline_settle(timeline) < 0 || (layout = layout_from(&grid)) == NULL
-        || (written = new_written(ledger, op, layout)) == NULL)
-    {
+    if ((layout = layout_from(&grid)) == NULL || (written = new_written(ledger, op, layout)) == NULL) {
         goto end;
     }
     int kept = keep_plainly(timeline, storage, tensor, written, &grid);
@@ -233,6 +235,7 @@ write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObj
     ledger_unlock(ledger);
     return done;
 }
+
 /* The Write has happened: credit the steps of the counters to it. */
 static int
 credit(Ledger *ledger, Timeline *timeline, Begun *begun)
