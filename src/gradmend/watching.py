@@ -11,11 +11,10 @@ from gradmend import recording
 from gradmend.capture import extras, saves
 from gradmend.capture.faults import Fault
 from gradmend.capture.ledger import Finding, Policy, Scope
-from gradmend.capture.sites import Raw
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.capture.unguarded import Read
-from gradmend.capture.verdict import Tally
+from gradmend.capture.verdict import Tallies, Tally
 from gradmend.errors import ConflictError
 from gradmend.heal.budget import parse
 from gradmend.model import Conflict, Session
@@ -30,7 +29,9 @@ class Teller:
         self.session = Session()
         self.closed = False
         self._known: dict[Any, Tally] = {}
-        self.healed: dict[tuple[Raw, Raw], Tally] = {}  # the same, by the lines of Save and Write alone
+        # The same, of the commonest kinds, by the lines of Save and Write alone.
+        self.healed: Tallies = {}
+        self.spared: Tallies = {}
 
     def __call__(self, finding: Finding | Fault) -> BaseException | None:
         if isinstance(finding, Fault):
@@ -51,8 +52,11 @@ class Teller:
                 conflict = link(finding)
             known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
             self.session.conflicts.append(conflict)
-            if finding.harmful and finding.cause == "write" and first and not isinstance(entry, Read):
-                self.healed[entry.raw, first.raw] = known
+            if finding.cause == "write" and first and not isinstance(entry, Read):
+                if finding.harmful:
+                    self.healed[entry.raw, first.raw] = known
+                elif not finding.changed:
+                    self.spared[entry.raw, first.raw] = known
         else:
             known[1] += 1
             known[2] += finding.kept
@@ -120,7 +124,7 @@ class Watching(ContextDecorator):
     def __enter__(self) -> Session:
         teller = Teller(self._policy)
         healed = teller.healed if self._policy == "heal" else None
-        scope = Scope(self._policy, teller, self._budget, self._paranoid, healed)
+        scope = Scope(self._policy, teller, self._budget, self._paranoid, healed, teller.spared)
         if self._budget is not None:
             LEDGER.budgets = True
         switch.arm()
@@ -138,7 +142,7 @@ class Watching(ContextDecorator):
         scope, teller = self._open.pop()
         teller.count()
         teller.closed = True
-        scope.healed = None  # from now on each is told to the Session at once
+        scope.healed = scope.spared = None  # from now on each is told to the Session at once
         extras.disarm()
         recording.ignore_backwards()
         saves.close_scope(scope)

@@ -172,6 +172,32 @@ def slices(n: int) -> torch.Tensor:
     return x.grad
 
 
+@pytest.mark.parametrize("context", [gradmend.watch, gradmend.heal])
+def test_neighbours_are_spared_and_counted(context: Callable[[], Any]) -> None:
+    """PyTorch refuses each of these rows, although none was overwritten."""
+    w = torch.ones(4, requires_grad=True)
+    with context() as session:
+        buffer = torch.zeros(9, 4)
+        for i in range(8):
+            buffer[i + 1] = buffer[i] * w + 1
+        buffer[8].sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [28.0] * 4
+    (told,) = session.conflicts
+    assert (told.kind, told.times, session.outcome) == ("refused-but-right", 8, "clean")
+
+
+def test_a_write_that_steps_no_counter_of_ours_is_not_told() -> None:
+    w = torch.ones(4, requires_grad=True)
+    with gradmend.watch() as session:
+        buffer = torch.ones(9, 4)
+        for i in range(8):
+            y = buffer[i] * w
+            buffer.data[i + 1] = 2.0
+            y.sum().backward()
+    assert w.grad is not None and w.grad.tolist() == [15.0] * 4
+    assert session.conflicts == []
+
+
 def test_a_write_that_raises_leaves_all_as_it_was() -> None:
     x = torch.ones(3, 4, requires_grad=True)
     with gradmend.heal():

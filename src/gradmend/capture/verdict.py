@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Policy = Literal["watch", "heal"]
 Tally = list[int]  # of a conflict: its place in the Session, how often it came, bytes kept
+Tallies = dict[tuple[Raw, Raw], Tally]  # by the lines of the Save and of the Write
 Cause = Literal["write", "swap", "foreign", "unknown"]
 
 _detach = torch._C.TensorBase.detach
@@ -38,23 +39,25 @@ class Scope:
         tell: Callable[[Finding | Fault], BaseException | None],
         budget: int | None = None,
         paranoid: bool = False,
-        healed: dict[tuple[Raw, Raw], Tally] | None = None,
+        healed: Tallies | None = None,
+        spared: Tallies | None = None,
     ) -> None:
         self.policy = policy
         self.tell = tell
-        # By the lines of a Save and a Write, those that are healed already; None: judge each.
+        # Those that are healed already, and those that PyTorch refuses and that are right; None: tell each.
         self.healed = healed
+        self.spared = spared
         self.budget = budget
         self.paranoid = paranoid
 
-    def counts(self, entry: Entry, written: Written) -> bool:
-        """Whether this Save and this Write, by their lines, were judged and healed before: then only count it."""
-        tally = None if self.healed is None else self.healed.get((entry.raw, written.raw))
-        if tally is None:
-            return False
-        tally[1] += 1
-        tally[2] += written.kept
-        return True
+
+def counted(tallies: Tallies | None, entry: Entry, written: Written | None) -> bool:
+    """Whether this Save and this Write, by their lines, were judged in full before: then only count them."""
+    if not tallies or written is None or (tally := tallies.get((entry.raw, written.raw))) is None:
+        return False
+    tally[1] += 1
+    tally[2] += written.kept
+    return True
 
 
 class Finding:
@@ -152,12 +155,12 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
     known = bool(scope.healed) and entry.print is None and not entry.uncredited()
     if known:
         record = ledger.exact(entry)
-        if record is not None and scope.counts(entry, record.written):
+        if record is not None and counted(scope.healed, entry, record.written):
             return record.whole()  # one more of a kind that was judged in full before, and is healed
     value = ledger.value(entry)
     if value is not None and known:
         finding = Finding(ledger, entry, None, changed=True, read=True, moved=True, cause="write")
-        if finding.first is not None and scope.counts(entry, finding.first):
+        if counted(scope.healed, entry, finding.first):
             return value
     gone = _shrunk(entry)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
@@ -181,9 +184,10 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
             moved or (changed and read)
         ):  # PyTorch refuses nothing here, and backward reads nothing changed
             return handle if value is None or not changed else value
-    error = entry.scope.tell(
-        Finding(ledger, entry, slot, changed=changed, read=read, moved=moved, cause=cause)
-    )
+    finding = Finding(ledger, entry, slot, changed=changed, read=read, moved=moved, cause=cause)
+    if not (changed or entry.swaps) and counted(scope.spared, entry, finding.first):
+        return handle
+    error = scope.tell(finding)
     if error is not None:
         raise error
     return handle if value is None or not changed else value

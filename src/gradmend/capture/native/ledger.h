@@ -63,7 +63,7 @@ typedef struct {
 /* A plain Write of all of `tensor`, or of what `key` picks. 1: begun; 0: Python must do it; -1: an error. */
 int write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key);
 int write_ended(Ledger *ledger, Begun *begun);
-PyObject *exact_value(Entry *entry); /* NULL without an error where Python must judge */
+PyObject *known_value(Entry *entry); /* NULL without an error where Python must judge */
 int writes_ready(void);
 PyObject *know_writes(PyObject *module, PyObject *args);
 

@@ -160,7 +160,7 @@ unpack(PyObject *Py_UNUSED(module), PyObject *packed)
     if (same) {
         return same < 0 ? NULL : Py_NewRef(entry->handle);
     }
-    PyObject *value = exact_value(entry);
+    PyObject *value = known_value(entry);
     if (value != NULL || PyErr_Occurred()) {
         return value;
     }

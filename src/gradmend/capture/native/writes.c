@@ -3,6 +3,8 @@
 
 #include "ledger.h"
 
+#include <stddef.h>
+
 #define MOST_BYTES (1 << 14) /* what is copied here; more is torch's to copy, on all its threads */
 #define MOST_WRITES 8192     /* as entries.py */
 
@@ -10,7 +12,7 @@
 static PyObject *WrittenClass, *RecordClass, *storage_of, *storage_ptr, *storage_bytes, *is_cpu, *is_neg, *is_conj,
     *empty_like, *address_of, *detach, *getitem, *escapes, *keep, *nbytes_of, *overridden;
 /* Names. */
-static PyObject *cdata, *resizable, *known, *healed, *check_budget, *reorder, *data_word;
+static PyObject *cdata, *resizable, *known, *healed, *spared, *check_budget, *reorder, *data_word;
 
 /* --------------------------------------------------------------------------------------------------------- keeping */
 
@@ -297,28 +299,21 @@ write_ended(Ledger *ledger, Begun *begun)
 
 /* --------------------------------------------------------------------------------------------------- the way back */
 
-/* The very next Record after the Save, borrowed, when it is of this whole region: then it is all there is to know. */
-static Record *
-exact(Entry *entry)
+/* The first of a list after a tick, borrowed: Records of all regions, or Writes. */
+static PyObject *
+first_after(PyObject *list, size_t where, long long tick)
 {
-    PyObject *records = ((UndoLog *)((Timeline *)entry->timeline)->undo)->records;
-    Py_ssize_t lo = 0, hi = PyList_Check(records) ? PyList_GET_SIZE(records) : 0, n = hi;
+    Py_ssize_t lo = 0, hi = PyList_GET_SIZE(list);
     while (lo < hi) {
         Py_ssize_t middle = (lo + hi) / 2;
-        if (((Record *)PyList_GET_ITEM(records, middle))->tick > entry->tick) {
+        if (*(long long *)((char *)PyList_GET_ITEM(list, middle) + where) > tick) {
             hi = middle;
         }
         else {
             lo = middle + 1;
         }
     }
-    Record *found = lo < n ? (Record *)PyList_GET_ITEM(records, lo) : NULL;
-    if (found == NULL || !missing(found->elements) || !PyBytes_CheckExact(found->old)
-        || PyObject_RichCompareBool(found->layout, entry->layout, Py_EQ) != 1)
-    {
-        return NULL;
-    }
-    return found;
+    return lo < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, lo) : NULL;
 }
 
 /* A tensor like the handle with these bytes. */
@@ -360,12 +355,12 @@ special(PyObject *handle)
     return 0;
 }
 
-/* Scope.counts(): whether this Save and this Write, by their lines, were judged and healed before; then count it. */
+/* verdict.counted(): whether this Save and this Write, by their lines, were judged in full before; then count them. */
 static int
-counted(PyObject *healed, PyObject *saved, Written *written)
+counted(PyObject *tallies, PyObject *saved, Written *written)
 {
     PyObject *key = PyTuple_Pack(2, saved, written->raw);
-    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(healed, key);
+    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(tallies, key);
     Py_XDECREF(key);
     if (tally == NULL || !PyList_CheckExact(tally) || PyList_GET_SIZE(tally) != 3) {
         return tally == NULL && PyErr_Occurred() ? -1 : 0;
@@ -380,30 +375,73 @@ counted(PyObject *healed, PyObject *saved, Written *written)
     return 1;
 }
 
-/* One more of a kind that was judged in full before, and is healed: its value. */
-PyObject *
-exact_value(Entry *entry)
+/* One more of a kind that is healed: its value. */
+static PyObject *
+healed_value(Entry *entry, Record *record)
 {
-    if (missing(entry->timeline) || missing(entry->layout) || !missing(entry->print) || RecordClass == NULL) {
-        return NULL;
-    }
     PyObject *tallies = PyObject_GetAttr(entry->scope, healed), *value = NULL;
-    if (tallies == NULL || !PyDict_CheckExact(tallies) || uncredited(entry) || special(entry->handle)) {
-        Py_XDECREF(tallies);
+    if (tallies != NULL && PyDict_CheckExact(tallies) && special(entry->handle) == 0 && alike(entry, record) == 1
+        && counted(tallies, entry->raw, (Written *)record->written) == 1)
+    {
+        value = filled(entry->handle, record->old);
+    }
+    Py_XDECREF(tallies);
+    return value;
+}
+
+/* Unchanged: one that PyTorch would not refuse, or one more of a kind that it does. */
+static PyObject *
+spared_value(Entry *entry, Written *first)
+{
+    long long there, now;
+    PyObject *storage = PyObject_CallOneArg(storage_of, entry->handle);
+    int failed = storage == NULL || number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0;
+    Py_XDECREF(storage);
+    if (failed || there < PyLong_AsLongLong(PyTuple_GET_ITEM(entry->layout, 1))) {
+        return NULL; /* the storage has shrunk */
+    }
+    if (version_at(entry->handle, &now) < 0) {
         return NULL;
     }
-    Ledger *ledger = (Ledger *)((Timeline *)entry->timeline)->ledger;
-    if (ledger_lock(ledger) == 0) {
-        Record *record = (Record *)Py_XNewRef((PyObject *)exact(entry));
-        ledger_unlock(ledger);
-        if (record != NULL && alike(entry, record) == 1
-            && counted(tallies, entry->raw, (Written *)record->written) == 1)
-        {
-            value = filled(entry->handle, record->old);
-        }
-        Py_XDECREF(record);
+    if (now == entry->version) {
+        return Py_NewRef(entry->handle);
     }
-    Py_DECREF(tallies);
+    PyObject *tallies = PyObject_GetAttr(entry->scope, spared);
+    int known = tallies == NULL || !PyDict_CheckExact(tallies) ? 0 : counted(tallies, entry->raw, first);
+    Py_XDECREF(tallies);
+    return known == 1 ? Py_NewRef(entry->handle) : NULL;
+}
+
+/* What a Save is worth that was written, or whose neighbours were, where its kind was judged in full before. */
+PyObject *
+known_value(Entry *entry)
+{
+    if (missing(entry->timeline) || missing(entry->layout) || !missing(entry->print) || entry->unchecked
+        || PyTuple_GET_SIZE(entry->swaps) || RecordClass == NULL || uncredited(entry))
+    {
+        return NULL;
+    }
+    Timeline *timeline = (Timeline *)entry->timeline;
+    if (ledger_lock((Ledger *)timeline->ledger) < 0) {
+        return NULL;
+    }
+    PyObject *records = ((UndoLog *)timeline->undo)->records;
+    Record *record = (Record *)first_after(records, offsetof(Record, tick), entry->tick);
+    Written *first = record == NULL ? (Written *)first_after(timeline->log, offsetof(Written, tick), entry->tick) : NULL;
+    Py_XINCREF(record);
+    Py_XINCREF(first);
+    ledger_unlock((Ledger *)timeline->ledger);
+    PyObject *value = NULL;
+    if (record != NULL && missing(record->elements) && PyBytes_CheckExact(record->old)
+        && PyObject_RichCompareBool(record->layout, entry->layout, Py_EQ) == 1)
+    {
+        value = healed_value(entry, record);
+    }
+    else if (first != NULL && !PyErr_Occurred()) {
+        value = spared_value(entry, first);
+    }
+    Py_XDECREF(record);
+    Py_XDECREF(first);
     return value;
 }
 
@@ -428,7 +466,7 @@ int
 writes_ready(void)
 {
     Name names[] = {
-        {&cdata, "_cdata"},  {&resizable, "resizable"}, {&known, "known"}, {&healed, "healed"}, {&check_budget, "_check_budget"},
+        {&cdata, "_cdata"},  {&resizable, "resizable"}, {&known, "known"}, {&healed, "healed"}, {&spared, "spared"}, {&check_budget, "_check_budget"},
         {&reorder, "_reorder"}, {&data_word, "data"},
     };
     if (INTERN(names) < 0) {
