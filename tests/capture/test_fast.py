@@ -201,10 +201,13 @@ def test_calls_leave_nothing_behind() -> None:
             gc.collect()
 
         work()
-        before, refs = sys.getallocatedblocks(), sys.getrefcount(t)
-        work()
+        refs, grown = sys.getrefcount(t), []
+        for _ in range(3):  # torch and the collector keep some blocks of their own at first
+            before = sys.getallocatedblocks()
+            work()
+            grown.append(sys.getallocatedblocks() - before)
         assert sys.getrefcount(t) == refs
-        assert sys.getallocatedblocks() - before < 300
+        assert min(grown) < 150
     finally:
         gradmend.uninstall()
 

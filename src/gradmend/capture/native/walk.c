@@ -2,6 +2,8 @@
 
 #include "native.h"
 
+#include <string.h>
+
 typedef struct {
     PyObject *code; /* borrowed: whoever told its owner keeps it for ever */
     long owner;
@@ -9,6 +11,24 @@ typedef struct {
 
 static Met *met = NULL; /* open addressing, never more than half full */
 static size_t met_size = 0, met_used = 0;
+
+/* The chains met last. A program in a loop comes by the same ones again and again: it gets the same tuple, and no
+   number is made anew. One that has lost its slot to another is made again. */
+#define MOST_CHAINS 1024
+#define LONGEST 64
+
+typedef struct {
+    PyObject *code; /* kept for ever by whoever told its owner */
+    int lasti;
+} Step;
+
+typedef struct {
+    PyObject *raw;
+    Py_ssize_t n;
+    Step *steps;
+} Chain;
+
+static Chain chains[MOST_CHAINS];
 
 static PyObject *meet = NULL; /* code -> its owner, and keeps the code */
 static long own = -1, user = -1;
@@ -72,6 +92,53 @@ owner_of(PyObject *code, long *owner)
     return 0;
 }
 
+static PyObject *
+tuple_of(const Step *steps, Py_ssize_t n)
+{
+    PyObject *raw = PyTuple_New(2 * n);
+    for (Py_ssize_t i = 0; raw != NULL && i < n; i++) {
+        PyObject *code = PyLong_FromVoidPtr(steps[i].code), *lasti = PyLong_FromLong(steps[i].lasti);
+        if (code == NULL || lasti == NULL) {
+            Py_XDECREF(code);
+            Py_XDECREF(lasti);
+            Py_CLEAR(raw);
+            break;
+        }
+        PyTuple_SET_ITEM(raw, 2 * i, code);
+        PyTuple_SET_ITEM(raw, 2 * i + 1, lasti);
+    }
+    return raw;
+}
+
+static PyObject *
+known_chain(const Step *steps, Py_ssize_t n)
+{
+    size_t hash = (size_t)n;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        hash = (hash ^ (size_t)steps[i].code ^ ((size_t)steps[i].lasti << 32)) * 0x9E3779B97F4A7C15ull;
+        hash ^= hash >> 29;
+    }
+    Chain *chain = &chains[hash & (MOST_CHAINS - 1)];
+    if (chain->raw != NULL && chain->n == n) {
+        Py_ssize_t i = 0;
+        while (i < n && chain->steps[i].code == steps[i].code && chain->steps[i].lasti == steps[i].lasti) {
+            i++;
+        }
+        if (i == n) {
+            return Py_NewRef(chain->raw);
+        }
+    }
+    PyObject *raw = tuple_of(steps, n);
+    Step *room = raw == NULL || n == 0 ? NULL : PyMem_Realloc(chain->steps, n * sizeof(Step));
+    if (room != NULL) { /* without room for it, it is only not remembered */
+        memcpy(room, steps, n * sizeof(Step));
+        chain->steps = room;
+        chain->n = n;
+        Py_XSETREF(chain->raw, Py_NewRef(raw));
+    }
+    return raw;
+}
+
 PyObject *
 walk(long depth)
 {
@@ -79,11 +146,11 @@ walk(long depth)
         PyErr_SetString(PyExc_RuntimeError, "know_codes() comes before the first walk");
         return NULL;
     }
-    PyObject *flat[2 * 64];
+    Step steps[LONGEST];
     Py_ssize_t n = 0, users = 0;
     PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
-    while (frame != NULL && n < 2 * most_frames) {
+    while (frame != NULL && n < most_frames) {
         if (depth > 1) {
             depth--;
         }
@@ -93,16 +160,12 @@ walk(long depth)
             int failed = owner_of(code, &owner);
             Py_DECREF(code); /* the frame has it still */
             if (failed) {
-                goto error;
+                Py_DECREF(frame);
+                return NULL;
             }
             if (owner != own) {
-                if ((flat[n] = PyLong_FromVoidPtr(code)) == NULL) {
-                    goto error;
-                }
-                n++;
-                if ((flat[n] = PyLong_FromLong(PyFrame_GetLasti(frame))) == NULL) {
-                    goto error;
-                }
+                steps[n].code = code;
+                steps[n].lasti = PyFrame_GetLasti(frame);
                 n++;
                 if (owner == user && ++users == most_users) {
                     break;
@@ -117,20 +180,7 @@ walk(long depth)
         frame = caller;
     }
     Py_XDECREF(frame);
-    PyObject *raw = PyTuple_New(n);
-    if (raw != NULL) {
-        for (Py_ssize_t i = 0; i < n; i++) {
-            PyTuple_SET_ITEM(raw, i, flat[i]);
-        }
-        return raw;
-    }
-    frame = NULL;
-error:
-    Py_XDECREF(frame);
-    while (n > 0) {
-        Py_DECREF(flat[--n]);
-    }
-    return NULL;
+    return known_chain(steps, n);
 }
 
 PyObject *
@@ -147,8 +197,8 @@ know_codes(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Ollnn", &callable, &own, &user, &most_frames, &most_users)) {
         return NULL;
     }
-    if (most_frames > 64) {
-        PyErr_SetString(PyExc_ValueError, "at most 64 frames");
+    if (most_frames > LONGEST) {
+        PyErr_Format(PyExc_ValueError, "at most %d frames", LONGEST);
         return NULL;
     }
     Py_INCREF(callable);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ _Tensor = torch.Tensor
 _only_recorded = hub.only_recorded
 _overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
+_one_overridden = torch._C._has_torch_function_variadic
 
 
 def public(original: Func, *relevant: Any) -> Func:
@@ -141,7 +143,7 @@ def out_function(original: Func, op: str) -> Func:
         _gather(kwargs["out"], targets)
         return _carry(_before(f"{op}(out=)", targets), original, args, kwargs)
 
-    return _dress(tap, original)
+    return _quick(_dress(tap, original), original, op)
 
 
 def function(original: Func, op: str, writes: Writes) -> Func:
@@ -174,7 +176,26 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             return original(*args, **kwargs)
         return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
-    return _dress(tap, original)
+    return _quick(_dress(tap, original), original, op, how, writes=True, first=first, uncounted=uncounted)
+
+
+def _quick(
+    slow: Func,
+    original: Func,
+    op: str,
+    how: str = "data",
+    *,
+    writes: bool = False,
+    first: bool = False,
+    uncounted: bool = False,
+) -> Func:
+    """The compiled tap, where there is one, which asks `slow` when somebody but the recorder listens."""
+    if compiled is None or type(original) is not BuiltinFunctionType:
+        return slow
+    told = hub.told, edits.state, writes, first, uncounted
+    tap: Func = compiled.Function(original, slow, op, how, _awake, PLAIN, _one_overridden, *told)
+    caches.stands_for(tap, original)
+    return tap
 
 
 def _trains(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
