@@ -32,12 +32,13 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__fast(void)
 {
-    if (tap_ready() < 0 || saves_ready() < 0 || functions_ready() < 0) {
+    if (tap_ready() < 0 || saves_ready() < 0 || functions_ready() < 0 || PyType_Ready(&OverloadsType) < 0) {
         return NULL;
     }
     PyObject *made = PyModule_Create(&module);
     if (made != NULL && (PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0
-                         || PyModule_AddObjectRef(made, "Function", (PyObject *)&FunctionType) < 0))
+                         || PyModule_AddObjectRef(made, "Function", (PyObject *)&FunctionType) < 0
+                         || PyModule_AddObjectRef(made, "Overloads", (PyObject *)&OverloadsType) < 0))
     {
         Py_CLEAR(made);
     }

@@ -42,6 +42,9 @@ int tap_ready(void);
 extern PyTypeObject FunctionType;
 int functions_ready(void);
 
+/* overloads.c */
+extern PyTypeObject OverloadsType;
+
 /* saves.c */
 int saves_ready(void);
 PyObject *pack(PyObject *module, PyObject *tensor);

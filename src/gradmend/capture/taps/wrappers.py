@@ -211,17 +211,23 @@ def _gather(value: Any, into: list[torch.Tensor]) -> None:
             _gather(one, into)
 
 
-def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]) -> Func:
-    """`torch.ops.aten.add_(...)`: the class's own call, for those ops whose schema writes."""
+Known = dict[int, tuple[Any, tuple[str, Any] | None]]
+
+
+def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None], known: Known) -> Func:
+    """`torch.ops.aten.add_(...)`: the class's own call, for those ops whose schema writes.
+
+    `known` is where the table remembers what it was asked for.
+    """
 
     @functools.wraps(original)
     def tap(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _tracing() or not _awake or _compiling():
             return original(self, *args, **kwargs)
-        known = table(self)
-        if known is None:
+        found = table(self)
+        if found is None:
             return original(self, *args, **kwargs)
-        op, writes = known
+        op, writes = found
         targets: list[torch.Tensor] = []
         for position, name in writes.args:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
@@ -230,4 +236,4 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
         how = "metadata" if op in METADATA else "data"
         return _carry(_before(op, targets, args[1:], kwargs, how), original, (self, *args), kwargs)
 
-    return tap
+    return tap if compiled is None else compiled.Overloads(original, tap, _awake, known)
