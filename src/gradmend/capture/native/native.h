@@ -45,6 +45,11 @@ int functions_ready(void);
 /* overloads.c */
 extern PyTypeObject OverloadsType;
 
+/* backwards.c */
+PyObject *backward(PyObject *module, PyObject *state);
+PyObject *hear_backwards(PyObject *module, PyObject *args);
+PyObject *know_backwards(PyObject *module, PyObject *args);
+
 /* saves.c */
 int saves_ready(void);
 PyObject *pack(PyObject *module, PyObject *tensor);
