@@ -74,7 +74,11 @@ class Recorder:
         self.ring: deque[Recorded] = deque(maxlen=most)
         self.ticks = count(1)
         # Called after each step of an optimizer.
-        self.ear = self.stepped if compiled is None else compiled.steps_to(self.ring.append, self.ticks, self.stepped)
+        self.ear = (
+            self.stepped
+            if compiled is None
+            else compiled.steps_to(self.ring.append, self.ticks, self.stepped)
+        )
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:

@@ -262,7 +262,8 @@ hear_backwards(PyObject *Py_UNUSED(module), PyObject *args)
 PyObject *
 know_backwards(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    static const char *const words[FIELDS] = {"tick", "raw", "roots", "retain", "thread", "outcome", "visited", "seeds"};
+    static const char *const words[FIELDS] = {"tick",   "raw",     "roots",   "retain",
+                                              "thread", "outcome", "visited", "seeds"};
     PyObject *type, *given[8], **kept[8] = {&history, &running, &ticks, &plain, &grad_fn, &numbers, &slow, &hear};
     if (!PyArg_ParseTuple(args, "O!OO!OO!OOOOn", &PyType_Type, &type, given, &PyList_Type, given + 1, given + 2,
                           &PyFrozenSet_Type, given + 3, given + 4, given + 5, given + 6, given + 7, &with_nodes))

@@ -216,6 +216,19 @@ Function_doc(PyObject *self, void *Py_UNUSED(closure))
     return PyObject_GetAttrString(((Function *)self)->original, "__doc__");
 }
 
+/* As a function copies: a copy by name may be torch's own. */
+static PyObject *
+Function_copy(PyObject *self, PyObject *Py_UNUSED(memo))
+{
+    return Py_NewRef(self);
+}
+
+static PyMethodDef Function_methods[] = {
+    {"__copy__", Function_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", Function_copy, METH_O, NULL},
+    {NULL},
+};
+
 static PyGetSetDef Function_attributes[] = {
     {"__doc__", Function_doc}, /* a type without a text of its own would say None */
     {NULL},
@@ -240,6 +253,7 @@ PyTypeObject FunctionType = {
     .tp_clear = (inquiry)Function_clear,
     .tp_dealloc = (destructor)Function_dealloc,
     .tp_new = Function_new,
+    .tp_methods = Function_methods,
     .tp_members = Function_members,
     .tp_getset = Function_attributes,
 };

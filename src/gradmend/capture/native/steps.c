@@ -5,7 +5,7 @@
 #define EARS 2
 
 static PyObject *ears[EARS];
-static PyObject *word_groups, *word_params;
+static PyObject *word_groups, *word_params, *word_data;
 /* What Python hands over once. */
 static PyObject *awake, *asleep, *stepped, *plain, *overridden, *a_tensor;
 
@@ -113,28 +113,38 @@ stepped_places(PyObject *optimizer)
     return done < 0 || PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* The ear itself; what it was made with comes as its `self`. */
+/* "AdamW.step". Asked for after every step, and nearly always of the same class, so the last is kept. */
+static PyObject *
+name_of(PyObject *ear, PyTypeObject *type)
+{
+    if (PyList_GET_ITEM(ear, 3) != (PyObject *)type) {
+        PyObject *name = PyType_GetName(type), *op = name == NULL ? NULL : PyUnicode_FromFormat("%U.step", name);
+        Py_XDECREF(name);
+        if (op == NULL || PyList_SetItem(ear, 3, Py_NewRef((PyObject *)type)) < 0 || PyList_SetItem(ear, 4, op) < 0) {
+            return NULL;
+        }
+    }
+    return Py_NewRef(PyList_GET_ITEM(ear, 4));
+}
+
+/* The ear itself. Its `self` is [append, clock, slow, the class that stepped last, its name for the record]. */
 static PyObject *
 hear_step(PyObject *self, PyObject *optimizer)
 {
-    PyObject *append = PyTuple_GET_ITEM(self, 0), *clock = PyTuple_GET_ITEM(self, 1), *slow = PyTuple_GET_ITEM(self, 2);
     PyObject *places = stepped_places(optimizer);
     if (places == NULL || places == Py_None) {
         PyErr_Clear(); /* Python meets the same error, and knows what it means */
         Py_XDECREF(places);
-        return PyObject_CallOneArg(slow, optimizer);
+        return PyObject_CallOneArg(PyList_GET_ITEM(self, 2), optimizer);
     }
-    PyObject *type = PyType_GetName(Py_TYPE(optimizer)), *none = NULL, *record = NULL;
-    PyObject *op = type == NULL ? NULL : PyUnicode_FromFormat("%U.step", type), *how = PyUnicode_InternFromString("data");
-    PyObject *tick = PyIter_Next(clock), *raw = walk(1);
-    if (op != NULL && how != NULL && tick != NULL && raw != NULL
-        && (record = PyTuple_Pack(5, tick, op, how, raw, places)) != NULL)
+    PyObject *op = name_of(self, Py_TYPE(optimizer)), *tick = PyIter_Next(PyList_GET_ITEM(self, 1)), *raw = walk(1);
+    PyObject *none = NULL, *record = NULL;
+    if (op != NULL && tick != NULL && raw != NULL
+        && (record = PyTuple_Pack(5, tick, op, word_data, raw, places)) != NULL)
     {
-        none = PyObject_CallOneArg(append, record);
+        none = PyObject_CallOneArg(PyList_GET_ITEM(self, 0), record);
     }
-    Py_XDECREF(type);
     Py_XDECREF(op);
-    Py_XDECREF(how);
     Py_XDECREF(tick);
     Py_XDECREF(raw);
     Py_XDECREF(record);
@@ -147,11 +157,14 @@ static PyMethodDef ear = {"stepped", hear_step, METH_O, "An optimizer has steppe
 PyObject *
 steps_to(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    if (PyTuple_GET_SIZE(args) != 3) {
-        PyErr_SetString(PyExc_TypeError, "steps_to(append, clock, slow)");
+    PyObject *append, *clock, *slow;
+    if (!PyArg_ParseTuple(args, "OOO", &append, &clock, &slow)) {
         return NULL;
     }
-    return PyCFunction_New(&ear, args);
+    PyObject *self = Py_BuildValue("[OOOOO]", append, clock, slow, Py_None, Py_None);
+    PyObject *made = self == NULL ? NULL : PyCFunction_New(&ear, self);
+    Py_XDECREF(self);
+    return made;
 }
 
 PyObject *
@@ -166,9 +179,10 @@ know_steps(PyObject *Py_UNUSED(module), PyObject *args)
     if (word_groups == NULL) {
         ears[0] = PyUnicode_InternFromString("listeners");
         ears[1] = PyUnicode_InternFromString("edits");
+        word_data = PyUnicode_InternFromString("data");
         word_params = PyUnicode_InternFromString("params");
         word_groups = PyUnicode_InternFromString("param_groups");
-        if (ears[0] == NULL || ears[1] == NULL || word_params == NULL || word_groups == NULL) {
+        if (ears[0] == NULL || ears[1] == NULL || word_data == NULL || word_params == NULL || word_groups == NULL) {
             return NULL;
         }
     }

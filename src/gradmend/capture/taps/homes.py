@@ -115,7 +115,9 @@ def _overload_calls() -> Iterator[Patch]:
     from torch._ops import OpOverload, OpOverloadPacket
 
     for kind in (OpOverload, OpOverloadPacket):
-        yield Patch(kind, "__call__", wrappers.overload_call(kind.__call__, _overload_table, _known_overloads))
+        yield Patch(
+            kind, "__call__", wrappers.overload_call(kind.__call__, _overload_table, _known_overloads)
+        )
 
 
 @cache

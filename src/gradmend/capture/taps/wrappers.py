@@ -150,7 +150,8 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     """`torch.relu_(t)`, `torch._foreach_add_(ts, ...)`; some take `out=` too."""
     if not writes.args:
         return out_function(original, op)
-    positions = writes.args
+    # The schemas' `self` is `input` to who calls a function.
+    positions = [(at, "input" if name == "self" else name) for at, name in writes.args]
     how = "metadata" if op in METADATA else "data"
     uncounted = op in ("batch_norm", "native_batch_norm", "_batch_norm_impl_index")
     trained_only = uncounted or op == "instance_norm"
