@@ -39,7 +39,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gradmend' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(home), name)
+    from gradmend.uncollected import uncollected
+
+    with uncollected():
+        value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

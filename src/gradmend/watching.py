@@ -10,13 +10,16 @@ from typing import Any
 from gradmend import recording
 from gradmend.capture import extras, saves
 from gradmend.capture.faults import Fault
-from gradmend.capture.ledger import Entry, Finding, Policy, Scope, Written, allow_budgets
+from gradmend.capture.ledger import Finding, Policy, Scope
+from gradmend.capture.sites import Raw
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.capture.unguarded import Read
+from gradmend.capture.verdict import Tally
 from gradmend.errors import ConflictError
 from gradmend.heal.budget import parse
 from gradmend.model import Conflict, Session
+from gradmend.uncollected import uncollected
 
 
 class Teller:
@@ -26,8 +29,8 @@ class Teller:
         self.policy = policy
         self.session = Session()
         self.closed = False
-        self._known: dict[Any, list[int]] = {}  # -> its place in the session, how often, bytes kept
-        self._healing: dict[Any, list[int]] = {}  # the same lists, by the lines of Save and Write alone
+        self._known: dict[Any, Tally] = {}
+        self.healed: dict[tuple[Raw, Raw], Tally] = {}  # the same, by the lines of Save and Write alone
 
     def __call__(self, finding: Finding | Fault) -> BaseException | None:
         if isinstance(finding, Fault):
@@ -42,12 +45,14 @@ class Teller:
         )
         known = self._known.get(key)
         if known is None:
-            from gradmend.story.linking import link
+            with uncollected():
+                from gradmend.story.linking import link
 
+                conflict = link(finding)
             known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
-            self.session.conflicts.append(link(finding))
-            if finding.harmful and finding.cause == "write" and not isinstance(entry, Read):
-                self._healing[key[:2]] = known
+            self.session.conflicts.append(conflict)
+            if finding.harmful and finding.cause == "write" and first and not isinstance(entry, Read):
+                self.healed[entry.raw, first.raw] = known
         else:
             known[1] += 1
             known[2] += finding.kept
@@ -65,15 +70,6 @@ class Teller:
         self.count()
         conflict = self.session.conflicts[self._known[key][0]]
         return ConflictError(words_of(conflict), conflict)
-
-    def healing(self, entry: Entry, written: Written) -> bool:
-        """Whether this Save and this Write, by their lines, were judged and healed before: then only count it."""
-        known = self._healing.get((entry.raw, written.raw))
-        if known is None or self.closed:
-            return False
-        known[1] += 1
-        known[2] += written.kept
-        return True
 
     def count(self) -> None:
         """Enter how often each conflict came; a loop finds thousands, so not each time."""
@@ -123,10 +119,10 @@ class Watching(ContextDecorator):
 
     def __enter__(self) -> Session:
         teller = Teller(self._policy)
-        known = teller.healing if self._policy == "heal" else None
-        scope = Scope(self._policy, teller, self._budget, self._paranoid, known)
+        healed = teller.healed if self._policy == "heal" else None
+        scope = Scope(self._policy, teller, self._budget, self._paranoid, healed)
         if self._budget is not None:
-            allow_budgets()
+            LEDGER.budgets = True
         switch.arm()
         saves.arm()
         saves.open_scope(scope)
@@ -142,6 +138,7 @@ class Watching(ContextDecorator):
         scope, teller = self._open.pop()
         teller.count()
         teller.closed = True
+        scope.healed = None  # from now on each is told to the Session at once
         extras.disarm()
         recording.ignore_backwards()
         saves.close_scope(scope)

@@ -190,7 +190,9 @@ def before(
             from gradmend.capture import saves
 
             scope = saves.current()
-            if scope is None:
+            if (
+                scope is None or t.is_nested
+            ):  # rows of their own lengths: nothing to compare element by element
                 continue
             part = _detach(t if region is None else region)
             old = _Base.clone(part)

@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
+from gradmend.capture import fields
+from gradmend.capture.fast import compiled
 from gradmend.capture.regions import Layout, LayoutIndex, layout_of
+from gradmend.capture.rolls import Roll
 from gradmend.capture.sites import Raw
 from gradmend.heal.undo import Record, UndoLog
 
 if TYPE_CHECKING:
-    from gradmend.capture.ledger import Scope
-
-# The storage, tick and layout of a Save that is gone.
-Death = tuple[int, int, Layout | None]
+    from gradmend.capture.ledger import Ledger, Scope
 
 # A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
 _MOST_WRITES = 8192
-_MOST_WAITING = 32  # Saves that died since the dead were last buried
+_MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last buried
+
+_set_version = torch._C._autograd._unsafe_set_version_counter
 
 
-class Entry:
+class Entry(fields.Entry):
     """A Save: what an op kept for backward, and what we must know to tell whether it still stands.
 
     The handle is a detached alias: it shares memory and version counter with the saved tensor, and holds
     no graph. The graph owns the Entry; when the graph lets go, the Entry's death frees what it needed.
     """
 
-    # Rare attributes are the class's until they are set: a Save is made for every tensor an op keeps.
-    timeline: Timeline | None = None
-    layout: Layout | None = None
-    original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
-    unchecked = False  # below hooks of the program's own, PyTorch does not look at the counter
-    swaps: tuple[tuple[Written, torch.Tensor], ...] = ()  # Writes that put other memory under it, and that
-    print: int | None = None  # fingerprint of the saved bytes
-    escape: Raw | None = None  # where the memory was handed out beyond torch
-    _counter: Counter | None = None
-    _standing = 0
+    if compiled is not None:
+        __slots__ = ()
 
     def __init__(self, handle: torch.Tensor, version: int, tick: int, raw: Raw, scope: Scope) -> None:
         self.handle = handle
@@ -49,14 +41,19 @@ class Entry:
         self.raw = raw
         self.scope = scope
 
-    def __del__(self) -> None:
-        timeline = self.timeline
-        if timeline is not None:
-            dead = timeline.dead
-            dead.append((timeline.key, self.tick, self.layout))
-            # A storage that was written has memory waiting to be freed; else the next Write tidies up.
-            if timeline.counters and (len(dead) > _MOST_WAITING or len(dead) >= len(timeline.live)):
-                timeline.bury()
+    if compiled is None:
+
+        def __del__(self) -> None:
+            if self.roll is not None:
+                self.roll.drop(self)
+            timeline = self.timeline
+            if timeline is not None:
+                dead = timeline.ledger.dead
+                dead.append((timeline, self.layout))
+                # A storage that was written has memory waiting to be freed; else the next Write tidies up.
+                hurry = timeline.counters and (len(dead) > _MOST_WAITING or len(dead) >= timeline.living())
+                if hurry or len(dead) > _MOST_DEAD:
+                    timeline.ledger.bury()
 
     def moved(self) -> bool:
         """PyTorch's own counter stepped since the Save: without us, backward would refuse."""
@@ -64,25 +61,24 @@ class Entry:
 
     def uncredited(self) -> bool:
         """The counter stepped outside every Write we saw: something changed the tensor unseen."""
-        counter = self._counter
-        if counter is None:
-            return self.moved()
-        return self.handle._version - counter.credited != self._standing
+        if self.counter is None:
+            return self.handle._version != self.version
+        return self.handle._version - self.counter.credited != self.standing
 
     def settle(self, counter: Counter) -> None:
-        self._counter = counter
-        self._standing = self.version - counter.credited
+        self.counter = counter
+        self.standing = self.version - counter.credited
 
     def forgive(self) -> None:
         """The steps so far are those of a Write we know, which the op made after it took this Save."""
-        if self._counter is not None:
-            self._standing = self.handle._version - self._counter.credited
+        if self.counter is not None:
+            self.standing = self.handle._version - self.counter.credited
 
 
-class Written:
+class Written(fields.Written):
     """A Write: this op changed this region of this storage, from this line."""
 
-    __slots__ = ("how", "kept", "layout", "moved", "op", "raw", "tick")
+    __slots__ = ()
 
     def __init__(self, tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> None:
         self.tick = tick
@@ -90,20 +86,21 @@ class Written:
         self.raw = raw
         self.layout = layout
         self.how = how
-        self.moved = False  # some version counter of the storage stepped
-        self.kept = 0  # bytes kept in the undo log
+        self.moved = False
+        self.kept = 0
 
 
-class Counter:
+class Counter(fields.Counter):
     """A version counter, known by one tensor that carries it, and the steps of it we can account for.
 
     A storage may have several: `.data` makes a fresh one, `w.data = x` lets two share a storage.
     """
 
-    __slots__ = ("carrier", "credited", "seen")
+    __slots__ = ()
 
     def __init__(self, carrier: torch.Tensor) -> None:
         self.carrier = carrier
+        self.base = None
         self.credited = 0
         self.seen = carrier._version
 
@@ -112,12 +109,11 @@ class Counter:
         if t._version != version:
             return False
         # PyTorch does not tell which counter a tensor has; a step on one that shows on the other does.
-        set_version = torch._C._autograd._unsafe_set_version_counter
-        set_version((self.carrier,), (version + 1,))
+        _set_version((self.carrier,), (version + 1,))
         try:
             return t._version == version + 1
         finally:
-            set_version((self.carrier,), (version,))
+            _set_version((self.carrier,), (version,))
 
     def credit(self, before: int) -> bool:
         now = self.carrier._version
@@ -129,6 +125,8 @@ class Counter:
 
 
 class _NoUndo(UndoLog):
+    __slots__ = ()
+
     def add(self, record: Record) -> None:
         raise AssertionError("a Record for a storage that was not settled")
 
@@ -137,63 +135,74 @@ class _NoUndo(UndoLog):
 _NO_INDEX, _NO_UNDO = LayoutIndex(), _NoUndo()
 
 
-class Timeline:
+class Timeline(fields.Timeline):
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
-    __slots__ = (
-        "bury", "counters", "dead", "deaths", "fresh", "gone", "index", "key", "last", "live", "log", "newest", "undo",
-    )  # fmt: skip
+    __slots__ = ()
 
-    def __init__(self, key: int, dead: deque[Death], bury: Callable[[], None]) -> None:
+    def __init__(self, key: int, ledger: Ledger) -> None:
         self.key = key
-        self.dead = dead
-        self.bury = bury
-        self.live: dict[int, weakref.ref[Entry]] = {}
-        self.fresh: list[weakref.ref[Entry]] = []  # not yet indexed: most storages are never written
+        self.ledger = ledger
+        self.live, self.fresh = Roll(), Roll()
         self.index = _NO_INDEX
-        self.counters: list[Counter] = []
-        self.undo: UndoLog = _NO_UNDO
-        self.log: list[Written] = []
-        self.last = -1  # the tick of the last Write
-        self.newest = 0  # the tick of the last Save
-        self.gone: list[Layout] = []  # of dead Saves, in the index still
+        self.counters = []
+        self.undo = _NO_UNDO
+        self.log = []
+        self.last = -1
+        self.newest = 0
+        self.gone = []
         self.deaths = 0
 
-    def enter(self, entry: Entry, ref: weakref.ref[Entry]) -> None:
+    def enter(self, entry: Entry) -> None:
         entry.timeline = self
-        self.live[entry.tick] = ref
-        self.fresh.append(ref)
+        self.fresh.add(entry)
         if entry.tick > self.newest:
             self.newest = entry.tick
 
     def unsettled(self) -> bool:
         return bool(self.fresh or self.gone) or self.undo is _NO_UNDO
 
+    def open(self) -> None:
+        """The first Write comes."""
+        self.index, self.undo = LayoutIndex(), UndoLog()
+
     def settle(self) -> None:
         """Index the Saves made since the last Write, and find the version counter of each."""
+        if compiled is not None:
+            return compiled.settle_timeline(self)
         if self.undo is _NO_UNDO:
-            self.index, self.undo = LayoutIndex(), UndoLog()
+            self.open()
         while self.gone:
             self.index.remove(self.gone.pop())
-        for ref in self.fresh:
-            entry = ref()
-            if entry is None:
-                continue
-            handle = entry.handle
+        for entry in self.fresh:
             if entry.layout is None:
-                entry.layout = layout_of(handle)
+                entry.layout = layout_of(entry.handle)
                 self.index.add(entry.layout)
-            for counter in self.counters:
-                if counter.carried_by(handle):
-                    break
-            else:
-                counter = Counter(handle)
-                self.counters.append(counter)
+            counter = self._counter_of(entry)
             entry.settle(counter)
-        self.fresh.clear()
+            self.live.add(entry)
+
+    def _counter_of(self, entry: Entry) -> Counter:
+        saved = entry.original() if entry.original else None
+        base = saved if saved is None or saved._base is None else saved._base
+        for counter in self.counters:
+            if base is not None and counter.base is not None and counter.base() is base:
+                return counter
+        for counter in self.counters:
+            if counter.carried_by(entry.handle):
+                break
+        else:
+            counter = Counter(entry.handle)
+            self.counters.append(counter)
+        if base is not None:
+            counter.base = weakref.ref(base)
+        return counter
+
+    def living(self) -> int:
+        return len(self.live) + len(self.fresh)
 
     def entries(self) -> list[Entry]:
-        return [e for ref in list(self.live.values()) if (e := ref()) is not None]
+        return [*self.live, *self.fresh]
 
     def wrote(self, written: Written) -> None:
         self.last = written.tick
@@ -201,20 +210,24 @@ class Timeline:
         if len(self.log) > _MOST_WRITES:
             del self.log[_MOST_WRITES // 4 : _MOST_WRITES // 2]
 
-    def forget(self, tick: int, layout: Layout | None) -> None:
+    def forget(self, layout: Layout | None) -> None:
         """A Save died: drop what only it needed, now and then all at once."""
-        self.live.pop(tick, None)
         if layout is not None:
             self.gone.append(layout)
         self.deaths += 1
-        if len(self.fresh) > 64 + 2 * len(self.live):
-            self.fresh = [ref for ref in self.fresh if ref() is not None]
-        if self.undo.records and self.deaths > 16 + len(self.live):
+        living = self.living()
+        if living and self.deaths > 16 + 2 * living and self.undo.large():
             self.tidy()
 
     def tidy(self) -> None:
         self.deaths = 0
-        self.undo.prune(self.live)
-        oldest = min(self.live, default=None)
-        if oldest is not None:
-            self.log = [w for w in self.log if w.tick > oldest]
+        ticks = sorted(entry.tick for entry in self.entries())
+        self.undo.prune(ticks)
+        if ticks:
+            self.log = [w for w in self.log if w.tick > ticks[0]]
+
+
+if compiled is not None:
+    _Base = torch._C.TensorBase
+    _properties = (_Base.__dict__[name] for name in ("_base", "is_nested"))
+    compiled.know_timelines(_Base.untyped_storage, _set_version, *_properties, _NO_UNDO, Counter)

@@ -25,7 +25,7 @@ def keep(
     # The commonest by far: a Save of just what is being overwritten.
     if not aliased and undo.hides(layout, timeline.newest):
         return False
-    view = physical(_detach(t)) if type(t) in PLAIN else None
+    view = physical(_detach(t)) if type(t) in PLAIN and not t.is_nested else None
     record = take(_storage_of(t), written, layout, elements, view)
     undo.add(record)
     written.kept = record.nbytes

@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from gradmend.capture import escapes
-from gradmend.capture.entries import Death, Entry, Timeline, Written
+from gradmend.capture import escapes, fields
+from gradmend.capture.entries import Entry, Timeline, Written
+from gradmend.capture.fast import compiled
 from gradmend.capture.keeping import keep
 from gradmend.capture.regions import layout_of
+from gradmend.capture.rolls import Roll
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.verdict import Finding, Policy, Scope, judge
 from gradmend.errors import BudgetError
@@ -26,9 +28,6 @@ from gradmend.heal.undo import Elements, Record, UndoLog
 
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
-
-_MOST_DEAD = 512  # Saves buried at once; a Write buries them too
-_MOST_FRESH = 1024  # Saves, most of them dead, before somebody looks
 
 
 Token = list[tuple[Timeline, Written, list[int]]]
@@ -43,17 +42,16 @@ def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
     return (lo, lo + storage.nbytes()) if lo else (0, 0)
 
 
-class Ledger:
+class Ledger(fields.Ledger):
     def __init__(self) -> None:
-        self.timelines: dict[int, Timeline] = {}
-        # Saves not yet in a timeline: most die before a Write comes.
-        self.fresh: deque[weakref.ref[Entry]] = deque()
-        self.awake: set[str] = set()  # holds "saves" while a Save lives
-        self.dead: deque[Death] = deque()
+        self.timelines = {}
+        self.fresh = Roll()
+        self.awake = set()
+        self.dead = []
         self.clock = itertools.count(1)
+        self.budgets = False
         self._lock = threading.RLock()
-        self._busy = False
-        self.many = _MOST_FRESH
+        self._busy = 0
 
     # ------------------------------------------------------------------ Saves
 
@@ -65,11 +63,8 @@ class Ledger:
             foreign = not storage.resizable()
         except RuntimeError:
             return entry  # sparse, wrapped: PyTorch's counter is all there is to go by
-        fresh = self.fresh
-        fresh.append(weakref.ref(entry))
+        self.fresh.add(entry)
         self.awake.add("saves")
-        if len(fresh) > self.many:
-            self.thin()
         if foreign or scope.paranoid or escapes.known:
             self.look(entry, storage)
         return entry
@@ -81,28 +76,18 @@ class Ledger:
             entry.escape = site
             entry.print = escapes.fingerprint(entry.handle)
 
-    def thin(self) -> None:
-        """No Write for long: let go of the Saves that have died since."""
-        with self._lock:
-            for _ in range(len(self.fresh)):
-                ref = self.fresh.popleft()
-                if ref() is not None:
-                    self.fresh.append(ref)
-            self.many = max(_MOST_FRESH, 2 * len(self.fresh))
-        if len(self.dead) > _MOST_DEAD:
-            self.bury()
-
     def settle(self) -> None:
         """Enter the Saves made since the last Write into the timelines of their storages."""
+        if compiled is not None:
+            return compiled.settle(self)
         with self._lock:
-            fresh, timelines = self.fresh, self.timelines
-            while fresh:
-                ref = fresh.popleft()
-                entry = ref()
-                if entry is None:
+            timelines = self.timelines
+            for entry in self.fresh:
+                if entry.handle.is_nested:  # no region of its own: PyTorch's counter is all there is to go by
+                    self.fresh.drop(entry)
                     continue
                 key = _storage_of(entry.handle)._cdata
-                (timelines.get(key) or self._timeline(key)).enter(entry, ref)
+                (timelines.get(key) or self._timeline(key)).enter(entry)
             if not timelines:
                 self._doze()
 
@@ -113,22 +98,21 @@ class Ledger:
 
     def bury(self) -> None:
         """Take dead Saves out. May run in a destructor, so it never waits nor re-enters."""
+        if compiled is not None:
+            return compiled.bury(self)
         if self._busy or not self._lock.acquire(blocking=False):
             return
-        self._busy = True
+        self._busy += 1
         try:
             while self.dead:
-                key, tick, layout = self.dead.popleft()
-                timeline = self.timelines.get(key)
-                if timeline is None:
-                    continue
-                timeline.forget(tick, layout)
-                if not timeline.live:
-                    del self.timelines[key]
+                timeline, layout = self.dead.pop()
+                timeline.forget(layout)
+                if not timeline.living() and self.timelines.get(timeline.key) is timeline:
+                    del self.timelines[timeline.key]
             if not self.timelines and not self.fresh:
                 self._doze()
         finally:
-            self._busy = False
+            self._busy -= 1
             self._lock.release()
 
     # ----------------------------------------------------------------- Writes
@@ -158,11 +142,11 @@ class Ledger:
                 token = []
                 raw = raw_here(2)
             with self._lock:
-                self._busy = True
+                self._busy += 1
                 try:
                     token.append(self._enter(found[0], found[1], t, op, raw, elements, how, aliased))
                 finally:
-                    self._busy = False
+                    self._busy -= 1
         return token
 
     def _timeline_of(self, t: torch.Tensor, create: bool = False) -> tuple[Timeline, int] | None:
@@ -181,7 +165,7 @@ class Ledger:
         return None
 
     def _timeline(self, key: int) -> Timeline:
-        timeline = self.timelines[key] = Timeline(key, self.dead, self.bury)
+        timeline = self.timelines[key] = Timeline(key, self)
         self.awake.add("saves")
         return timeline
 
@@ -215,7 +199,7 @@ class Ledger:
         if shift:
             written.layout = layout.shifted(shift)
             elements = None
-        if how == "data" and keep(timeline, t, written, elements, aliased) and _any_budget:
+        if how == "data" and keep(timeline, t, written, elements, aliased) and self.budgets:
             self._check_budget(timeline, written)
         return timeline, written, [c.carrier._version for c in timeline.counters]
 
@@ -248,13 +232,12 @@ class Ledger:
                 if timeline.fresh:
                     self._reorder(timeline, written)
                 timeline.wrote(written)
-                if not timeline.live:
+                if not timeline.living():
                     self.timelines.pop(timeline.key, None)
 
     def _reorder(self, timeline: Timeline, written: Written) -> None:
         """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write."""
-        refs = [e for ref in timeline.fresh if (e := ref()) is not None]
-        born = [e for e in refs if e.tick > written.tick and e.moved()]
+        born = [e for e in timeline.fresh if e.tick > written.tick and e.moved()]
         if not born:
             return
         timeline.settle()
@@ -363,16 +346,32 @@ class Ledger:
         return value.conj() if entry.handle.is_conj() else value
 
 
-_any_budget = False
-
-
-def allow_budgets() -> None:
-    global _any_budget
-    _any_budget = True
-
-
 def _nothing() -> None:
     pass
 
 
-__all__ = ["Elements", "Entry", "Finding", "Ledger", "Policy", "Scope", "UndoLog", "Written", "allow_budgets"]
+if compiled is not None:
+    # The names on torch.Tensor may be tapped.
+    _Base: Any = torch._C.TensorBase
+    _Memory: Any = torch._C.StorageBase
+    compiled.know_writes(
+        Written,
+        Record,
+        _storage_of,
+        _Memory.data_ptr,
+        _Memory.nbytes,
+        _Base.__dict__["is_cpu"],
+        _Base.is_neg,
+        _Base.is_conj,
+        torch.empty_like,
+        _Base.data_ptr,
+        _detach,
+        _Base.__getitem__,
+        escapes,
+        keep,
+        _Base.__dict__["nbytes"],
+        torch._C._has_torch_function_unary,
+    )
+
+
+__all__ = ["Elements", "Entry", "Finding", "Ledger", "Policy", "Scope", "UndoLog", "Written"]

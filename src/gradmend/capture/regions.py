@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+
+from gradmend.capture import fields
+from gradmend.capture.fast import compiled
 
 _set: Any = torch._C.TensorBase.set_  # not the name on torch.Tensor, which may be tapped
 
@@ -69,7 +72,9 @@ def physical(t: torch.Tensor) -> torch.Tensor:
 _new = tuple.__new__
 
 
-def layout_of(t: torch.Tensor) -> Layout:
+def _layout_of(t: torch.Tensor) -> Layout:
+    if t.is_nested:  # rows of their own lengths: anywhere in its memory
+        return span(0, torch._C.TensorBase.untyped_storage(t).nbytes())
     dtype, shape, strides, offset = t.dtype, t.shape, t.stride(), int(t.storage_offset())
     item = dtype.itemsize
     lo = offset * item
@@ -95,6 +100,14 @@ def _no_self_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         end += stride * (size - 1)
     return True
+
+
+layout_of = _layout_of
+if compiled is not None:
+    _Base: Any = torch._C.TensorBase  # as above: the names on torch.Tensor may be tapped
+    _properties = (_Base.__dict__[name] for name in ("shape", "dtype"))
+    compiled.know_layouts(Layout, *_properties, _Base.stride, _Base.storage_offset, _layout_of)
+    layout_of = compiled.layout_of
 
 
 def overlap(a: Layout, b: Layout) -> bool:
@@ -135,7 +148,7 @@ def _ghost(layout: Layout) -> Any:
     return np.asarray(ghost)
 
 
-class LayoutIndex:
+class LayoutIndex(fields.LayoutIndex):
     """The layouts that live Saves need in one storage, found by bytes in about O(log n + hits).
 
     Intervals are kept in classes by the power of two of their length, each sorted by start, so that a query
@@ -143,14 +156,14 @@ class LayoutIndex:
     very same layout or by the bounds of all, so layouts are put into their classes only when one goes that far.
     """
 
-    __slots__ = ("_classes", "_counts", "_gone", "_unsorted", "hi", "lo")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._counts: dict[Layout, int] = {}  # how many Saves
-        self._classes: dict[int, list[tuple[int, int, Layout]]] = {}
-        self._unsorted: dict[Layout, None] = {}
-        self._gone: set[Layout] = set()  # in a class still, though no Save has them
-        self.lo, self.hi = 1 << 62, 0  # never drawn in: a bound, not a promise
+        self._counts = {}
+        self._classes = {}
+        self._unsorted = []
+        self._gone = set()
+        self.lo, self.hi = 1 << 62, 0
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -168,7 +181,7 @@ class LayoutIndex:
         if layout in self._gone:
             self._gone.remove(layout)
             return
-        self._unsorted[layout] = None
+        self._unsorted.append(layout)
         if layout[0] < self.lo:
             self.lo = layout[0]
         if layout[1] > self.hi:
@@ -180,15 +193,20 @@ class LayoutIndex:
             self._counts[layout] = seen - 1
             return
         del self._counts[layout]
-        if layout in self._unsorted:
-            del self._unsorted[layout]
-        else:
-            self._gone.add(layout)
+        self._gone.add(layout)
+        if len(self._gone) > 16 + len(self._counts):
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """Most of what was put here is gone: begin again with the rest."""
+        self._classes.clear()
+        self._gone.clear()
+        self._unsorted = list(self._counts)
 
     def meeting(self, layout: Layout) -> Iterator[Layout]:
         if layout[0] >= self.hi or layout[1] <= self.lo:
             return
-        if self._unsorted or len(self._gone) > 16 + len(self._counts):
+        if self._unsorted:
             self._sort()
         gone = self._gone
         for size, row in self._classes.items():
@@ -201,14 +219,8 @@ class LayoutIndex:
 
     def _sort(self) -> None:
         classes = self._classes
-        if len(self._gone) > 16 + len(self._counts):
-            fresh: Iterable[Layout] = self._counts
-            classes.clear()
-            self._gone.clear()
-        else:
-            fresh = self._unsorted
         grown: dict[int, list[tuple[int, int, Layout]]] = {}
-        for layout in fresh:
+        for layout in self._unsorted:
             size = (layout.hi - layout.lo).bit_length()
             grown.setdefault(size, []).append((layout.lo, id(layout), layout))
         for size, rows in grown.items():
@@ -218,4 +230,4 @@ class LayoutIndex:
             else:
                 row += rows
                 row.sort()
-        self._unsorted = {}
+        self._unsorted = []

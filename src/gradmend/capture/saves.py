@@ -62,6 +62,7 @@ _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
 if compiled is not None:
     compiled.know_saves(
         Entry,
+        _Tensor,
         LEDGER,
         _local,
         _asleep,

@@ -11,12 +11,6 @@ class Unguarded(Entry):
     def moved(self) -> bool:
         return False  # PyTorch never looks at its counter
 
-    def uncredited(self) -> bool:
-        counter = self._counter
-        if counter is None:
-            return self.handle._version != self.version
-        return self.handle._version - counter.credited != self._standing
-
 
 class Kept(Unguarded):
     """A tensor on an attribute of a custom Function's ctx."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gradmend.capture.ledger import Ledger
 
 Policy = Literal["watch", "heal"]
+Tally = list[int]  # of a conflict: its place in the Session, how often it came, bytes kept
 Cause = Literal["write", "swap", "foreign", "unknown"]
 
 _detach = torch._C.TensorBase.detach
@@ -37,15 +38,23 @@ class Scope:
         tell: Callable[[Finding | Fault], BaseException | None],
         budget: int | None = None,
         paranoid: bool = False,
-        known: Callable[[Entry, Written], bool] | None = None,
+        healed: dict[tuple[Raw, Raw], Tally] | None = None,
     ) -> None:
         self.policy = policy
         self.tell = tell
-        self.known = (
-            known  # counts a Save and a Write of a kind that is being healed already; None: judge each
-        )
+        # By the lines of a Save and a Write, those that are healed already; None: judge each.
+        self.healed = healed
         self.budget = budget
         self.paranoid = paranoid
+
+    def counts(self, entry: Entry, written: Written) -> bool:
+        """Whether this Save and this Write, by their lines, were judged and healed before: then only count it."""
+        tally = None if self.healed is None else self.healed.get((entry.raw, written.raw))
+        if tally is None:
+            return False
+        tally[1] += 1
+        tally[2] += written.kept
+        return True
 
 
 class Finding:
@@ -121,7 +130,7 @@ class Finding:
 
     def _first_change(self, met: list[Written]) -> int:
         entry = self.entry
-        saved = self._ledger.value(entry)
+        saved = self._ledger.value(entry) if len(met) > 1 else None
         if saved is None or _shrunk(entry):
             return 0
         for at, written in enumerate(met[:_MOST_REPLAYED]):
@@ -139,17 +148,16 @@ class Finding:
 def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
     """The value that backward shall have, or the exception that the policy raises."""
     handle = entry.handle
-    known = entry.scope.known
-    if known is not None and (entry.print is not None or entry.uncredited()):
-        known = None
-    if known is not None:
+    scope = entry.scope
+    known = bool(scope.healed) and entry.print is None and not entry.uncredited()
+    if known:
         record = ledger.exact(entry)
-        if record is not None and known(entry, record.written):
+        if record is not None and scope.counts(entry, record.written):
             return record.whole()  # one more of a kind that was judged in full before, and is healed
     value = ledger.value(entry)
-    if value is not None and known is not None:
+    if value is not None and known:
         finding = Finding(ledger, entry, None, changed=True, read=True, moved=True, cause="write")
-        if finding.first is not None and known(entry, finding.first):
+        if finding.first is not None and scope.counts(entry, finding.first):
             return value
     gone = _shrunk(entry)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))

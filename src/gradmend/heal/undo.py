@@ -9,12 +9,14 @@ Only TensorBase's own methods are used here: the names on torch.Tensor may be ta
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import TensorBase as Base
 
+from gradmend.capture import fields
 from gradmend.capture.regions import Layout, LayoutIndex, overlap
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 # Past this many distinct regions to lay over each other, one shadow that moves back in time is cheaper.
 _FEW = 24
+_FEW_BYTES, _FEW_RECORDS = 1 << 16, 1024
+_from = torch.frombuffer  # before it is tapped
 _ALIGN = 16  # the largest item size, so that every dtype stays aligned in a shadow
 
 
@@ -39,11 +43,11 @@ class Elements:
         self.write = write
 
 
-class Record:
+class Record(fields.Record):
     """The bytes of a region before a Write. `old` is a tensor of the region's shape (strides too where the region
-    is dense), its raw bytes where it is dense and expanded, or its single elements."""
+    is dense), the raw bytes of a dense region (as a tensor where it is expanded), or its single elements."""
 
-    __slots__ = ("elements", "layout", "nbytes", "old", "tick", "written")
+    __slots__ = ()
 
     def __init__(
         self, written: Written, layout: Layout, old: torch.Tensor, elements: Elements | None = None
@@ -55,15 +59,23 @@ class Record:
         self.elements = elements
         self.nbytes = old.nbytes
 
+    def held(self) -> torch.Tensor:
+        """What it keeps, as a tensor: a compiled tap leaves the bytes of a small region as they are."""
+        if isinstance(self.old, bytes):
+            # A copy of torch's own: memory that Python owns is taken for handed out.
+            self.old = Base.clone(_from(bytearray(self.old), dtype=torch.uint8))
+        return self.old
+
     def whole(self) -> torch.Tensor:
         """The region itself."""
-        if self.old.shape == self.layout.shape and self.old.dtype == self.layout.dtype:
-            return self.old
-        return self.layout.shifted(-self.layout.lo).over(Base.untyped_storage(self.old))
+        old = self.held()
+        if old.shape == self.layout.shape and old.dtype == self.layout.dtype:
+            return old
+        return self.layout.shifted(-self.layout.lo).over(Base.untyped_storage(old))
 
     def bytes(self, lo: int, hi: int) -> torch.Tensor:
         """Some of the bytes of a dense region, by their place in the storage."""
-        return _bytes(Base.untyped_storage(self.old), lo - self.layout.lo, hi - self.layout.lo)
+        return _bytes(Base.untyped_storage(self.held()), lo - self.layout.lo, hi - self.layout.lo)
 
 
 def take(
@@ -119,13 +131,13 @@ class Shadow:
     def lay(self, record: Record) -> None:
         layout = record.layout
         if record.elements is not None:
-            record.elements.write(layout.shifted(-self._base).over(self._storage), record.old)
+            record.elements.write(layout.shifted(-self._base).over(self._storage), record.held())
         elif layout.dense:
             lo, hi = max(layout.lo, self._base), min(layout.hi, self._hi)
             if lo < hi:
                 Base.copy_(_bytes(self._storage, lo - self._base, hi - self._base), record.bytes(lo, hi))
         else:
-            Base.copy_(layout.shifted(-self._base).over(self._storage), record.old)
+            Base.copy_(layout.shifted(-self._base).over(self._storage), record.held())
         self.tick = record.tick - 1
 
     def view(self, layout: Layout) -> torch.Tensor:
@@ -140,44 +152,58 @@ def _within(inner: Layout, outer: Layout) -> bool:
     return outer.lo <= inner.lo and inner.hi <= outer.hi and (inner.lo - outer.lo) % inner.dtype.itemsize == 0
 
 
-class UndoLog:
+class UndoLog(fields.UndoLog):
     """Every Record of one storage that a live Save may need."""
 
-    __slots__ = ("_index", "_series", "_shadow", "_ticks", "nbytes", "records")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records = []
         self.nbytes = 0
-        self._ticks: list[int] = []
-        self._series: dict[Layout, list[Record]] = {}  # oldest first
+        self._series = {}
         self._index = LayoutIndex()
-        self._shadow: Shadow | None = None
+        self._indexed = 0
+        self._shadow = None
 
     def add(self, record: Record) -> None:
         self.records.append(record)
-        self._ticks.append(record.tick)
         self.nbytes += record.nbytes
         series = self._series.get(record.layout)
         if series is None:
             self._series[record.layout] = [record]
-            self._index.add(record.layout)
         else:
             series.append(record)
 
+    def _regions(self) -> LayoutIndex:
+        """All regions of the Records, to be found by bytes."""
+        for layout in islice(self._series, self._indexed, None):
+            self._index.add(layout)
+        self._indexed = len(self._series)
+        return self._index
+
+    def _after(self, tick: int) -> int:
+        """The place of the first Record after `tick`."""
+        return bisect.bisect_right(self.records, tick, key=_tick)
+
+    def large(self) -> bool:
+        """Whether dropping Records that nobody needs is worth a look at all of them."""
+        return self.nbytes > _FEW_BYTES or len(self.records) > _FEW_RECORDS
+
     def retick(self, old: int, new: int) -> None:
         """The newest Records turn out to be of a later Write than was thought."""
-        at = bisect.bisect_left(self._ticks, old)
-        for record in self.records[at:]:
+        for record in self.records[self._after(old - 1) :]:
             record.tick = new
-        self._ticks[at:] = [new] * (len(self._ticks) - at)
 
     def oldest_meeting(self, layout: Layout, tick: int) -> Record | None:
         """The first Record after `tick` that meets the region, if it is quickly found."""
+        exact = self.exact(layout, tick)
+        if exact is not None:
+            return exact
         if len(self._series) == 1:
-            at = bisect.bisect_right(self._ticks, tick)
+            at = self._after(tick)
             return self.records[at] if at < len(self.records) else None
         found = []
-        for count, met in enumerate(self._index.meeting(layout)):
+        for count, met in enumerate(self._regions().meeting(layout)):
             series = self._series[met]
             at = bisect.bisect_right(series, tick, key=_tick)
             if at < len(series):
@@ -197,7 +223,7 @@ class UndoLog:
 
     def exact(self, layout: Layout, tick: int) -> Record | None:
         """The very next Record after `tick`, when it is of this whole region: then it is all there is to know."""
-        at = bisect.bisect_right(self._ticks, tick)
+        at = self._after(tick)
         if at < len(self.records):
             record = self.records[at]
             if record.elements is None and record.layout == layout:
@@ -208,7 +234,7 @@ class UndoLog:
         self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int
     ) -> torch.Tensor | None:
         """The region as it was at `tick`, not to be written to; None when no newer Record meets it."""
-        newer = len(self._ticks) - bisect.bisect_right(self._ticks, tick)
+        newer = len(self.records) - self._after(tick)
         if not newer:
             return None
         first = self.records[-newer]
@@ -220,11 +246,11 @@ class UndoLog:
                 return None
         elif newer <= _FEW:
             needed = [r for r in self.records[-newer:] if overlap(r.layout, layout)]
-        elif 2 * (layout.hi - layout.lo) > self._index.hi - self._index.lo:
+        elif 2 * (layout.hi - layout.lo) > (index := self._regions()).hi - index.lo:
             return self._by_shadow(storage, layout, tick, now)
         else:
             needed = []
-            for met in self._index.meeting(layout):
+            for met in index.meeting(layout):
                 needed += self._newer(met, tick)
                 if len(needed) > _FEW:
                     return self._by_shadow(storage, layout, tick, now)
@@ -234,7 +260,7 @@ class UndoLog:
         oldest = needed[0]
         if oldest.elements is None and oldest.layout.dense and _within(layout, oldest.layout):
             # It hides every newer one, and nobody writes to what it holds: no copy.
-            return layout.shifted(-oldest.layout.lo).over(Base.untyped_storage(oldest.old))
+            return layout.shifted(-oldest.layout.lo).over(Base.untyped_storage(oldest.held()))
         # A strided or elementwise Record is laid whole, so the copy must hold all of it.
         lo = min([layout.lo, *(r.layout.lo for r in needed if r.elements or not r.layout.dense)])
         hi = max([layout.hi, *(r.layout.hi for r in needed if r.elements or not r.layout.dense)])
@@ -256,10 +282,11 @@ class UndoLog:
     def _by_shadow(self, storage: torch.UntypedStorage, layout: Layout, tick: int, now: int) -> torch.Tensor:
         shadow = self._shadow
         if shadow is None or shadow.tick < tick or not self._covers(shadow, layout):
-            shadow = Shadow(storage, min(layout.lo, self._index.lo), max(layout.hi, self._index.hi), now)
+            index = self._regions()
+            shadow = Shadow(storage, min(layout.lo, index.lo), max(layout.hi, index.hi), now)
             self._shadow = shadow
-        for at in range(bisect.bisect_right(self._ticks, shadow.tick) - 1, -1, -1):
-            if self._ticks[at] <= tick:
+        for at in range(self._after(shadow.tick) - 1, -1, -1):
+            if self.records[at].tick <= tick:
                 break
             shadow.lay(self.records[at])
         # Handed out as a copy: the shadow moves on while a node may still hold what it was given.
@@ -272,9 +299,8 @@ class UndoLog:
     def _covers(shadow: Shadow, layout: Layout) -> bool:
         return shadow._base <= layout.lo and layout.hi <= shadow._hi
 
-    def prune(self, live: Iterable[int]) -> None:
-        """Drop the Records that no Save of these ticks can need."""
-        ticks = sorted(live)
+    def prune(self, ticks: Sequence[int]) -> None:
+        """Drop the Records that no Save of these ticks, oldest first, can need."""
         kept: list[Record] = []
         for series in self._series.values():
             before = -1

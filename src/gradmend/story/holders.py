@@ -28,10 +28,15 @@ def holder(handle: torch.Tensor) -> str | None:
     except RuntimeError:
         return None
     for frame in _user_frames():
-        found = sorted(_names_in(frame, key, tuple(handle.shape)), key=len)
+        found = sorted(_names_in(frame, key, shape_of(handle)), key=len)
         if found:
             return found[0]
     return None
+
+
+def shape_of(t: torch.Tensor) -> tuple[int, ...] | None:
+    """A nested tensor has none."""
+    return None if t.is_nested else tuple(t.shape)
 
 
 def _user_frames() -> Iterator[FrameType]:
@@ -44,7 +49,7 @@ def _user_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _names_in(frame: FrameType, key: int, shape: tuple[int, ...]) -> Iterator[str]:
+def _names_in(frame: FrameType, key: int, shape: tuple[int, ...] | None) -> Iterator[str]:
     spaces = [frame.f_locals] if frame.f_locals is frame.f_globals else [frame.f_locals, frame.f_globals]
     for space in spaces:
         if len(space) > _MOST_NAMES:
@@ -54,7 +59,7 @@ def _names_in(frame: FrameType, key: int, shape: tuple[int, ...]) -> Iterator[st
                 continue
             if isinstance(value, torch.Tensor):
                 # A view of the memory goes by other names too; only the tensor itself, or its transpose, is meant.
-                if sorted(value.shape) == sorted(shape) and _lies_at(value, key):
+                if sorted(shape_of(value) or ()) == sorted(shape or ()) and _lies_at(value, key):
                     yield name
             elif isinstance(value, torch.nn.Module):
                 yield from _in_module(name, value, key)

@@ -12,7 +12,7 @@ from gradmend.capture.unguarded import Kept, Unguarded
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
-from gradmend.story.holders import holder
+from gradmend.story.holders import holder, shape_of
 from gradmend.story.knowledge import by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
 
@@ -104,7 +104,7 @@ def _save(entry: Entry, node: str, op: str, slot: str | None) -> Save:
     # Below a library's line the source can only guess which argument went where: the program knows.
     names = [lambda: _saved_name(site, op, slot), lambda: holder(handle)]
     name = next((n for find in (names if _direct(site) else names[::-1]) if (n := find())), None)
-    info = TensorInfo(tuple(handle.shape), str(handle.dtype).removeprefix("torch."), name)
+    info = TensorInfo(shape_of(handle) or (), str(handle.dtype).removeprefix("torch."), name)
     return Save(site, op, node, slot, info, _view(int(handle.storage_offset()), handle.numel(), entry))
 
 

@@ -1,6 +1,6 @@
 /* gradmend.capture._fast: what runs most often while a program trains, for a machine that has a compiler. */
 
-#include "native.h"
+#include "ledger.h"
 
 static PyMethodDef functions[] = {
     {"raw_here", (PyCFunction)(void (*)(void))raw_here, METH_FASTCALL, "The call chain above the caller."},
@@ -22,6 +22,14 @@ static PyMethodDef functions[] = {
     {"pack", pack, METH_O, "The hook by which a Save is entered."},
     {"unpack", unpack, METH_O, "The hook by which backward asks for a Save."},
     {"know_saves", know_saves, METH_VARARGS, "What pack() and unpack() work on: see saves.py."},
+    {"layout_of", layout_of, METH_O, "Which bytes of its storage a tensor covers."},
+    {"know_layouts", know_layouts, METH_VARARGS, "What layout_of() works with: see regions.py."},
+    {"settle", settle, METH_O, "settle(ledger): enter the Saves made since the last Write into their timelines."},
+    {"settle_timeline", settle_timeline, METH_O, "Index the Saves of a timeline, and find the counter of each."},
+    {"bury", bury, METH_O, "bury(ledger): take dead Saves out."},
+    {"know_timelines", know_timelines, METH_VARARGS, "What the three above work with: see ledger.py."},
+    {"know_writes", know_writes, METH_VARARGS, "What a plain Write works with: see ledger.py."},
+    {"know_taps", know_taps, METH_VARARGS, "What a tap works with: see wrappers.py."},
     {NULL},
 };
 
@@ -35,13 +43,16 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__fast(void)
 {
-    if (tap_ready() < 0 || saves_ready() < 0 || functions_ready() < 0 || PyType_Ready(&OverloadsType) < 0) {
+    if (tap_ready() < 0 || saves_ready() < 0 || writes_ready() < 0 || functions_ready() < 0
+        || PyType_Ready(&OverloadsType) < 0)
+    {
         return NULL;
     }
     PyObject *made = PyModule_Create(&module);
     if (made != NULL && (PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0
                          || PyModule_AddObjectRef(made, "Function", (PyObject *)&FunctionType) < 0
-                         || PyModule_AddObjectRef(made, "Overloads", (PyObject *)&OverloadsType) < 0))
+                         || PyModule_AddObjectRef(made, "Overloads", (PyObject *)&OverloadsType) < 0
+                         || fields_ready(made) < 0))
     {
         Py_CLEAR(made);
     }

@@ -7,10 +7,53 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <string.h>
 
 #if defined(__GNUC__)
 #pragma GCC visibility push(hidden)
 #endif
+
+/* What a call returned, and no longer needed: whether it is true; -1 on an error. */
+static inline int
+truth(PyObject *value)
+{
+    if (value == NULL) {
+        return -1;
+    }
+    int found = PyObject_IsTrue(value);
+    Py_DECREF(value);
+    return found;
+}
+
+/* The same for a number. */
+static inline int
+number(PyObject *value, long long *into)
+{
+    if (value == NULL) {
+        return -1;
+    }
+    *into = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return *into == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Names of attributes and methods, made once. */
+typedef struct {
+    PyObject **name;
+    const char *text;
+} Name;
+
+static inline int
+intern(const Name *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (*names[i].name == NULL && (*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+#define INTERN(names) intern(names, sizeof(names) / sizeof(*(names)))
 
 /* walk.c */
 PyObject *walk(long depth); /* the call chain, `depth` - 1 frames above the running one and up */
@@ -20,6 +63,7 @@ PyObject *know_codes(PyObject *module, PyObject *args);
 /* recorder.c */
 extern PyObject *ring;                                /* append() of the recorder's ring, while it is on */
 int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */
+PyObject *get(PyObject *property, PyObject *tensor); /* as a descriptor has it */
 PyObject *version_of(PyObject *tensor);
 PyObject *place(PyObject *module, PyObject *tensor);
 int add_places(PyObject *found, PyObject *params); /* 1: done; 0: one has gaps; -1: an error */
@@ -37,6 +81,10 @@ PyObject *know_steps(PyObject *module, PyObject *args);
 /* tap.c */
 extern PyTypeObject TapType;
 int tap_ready(void);
+PyObject *know_taps(PyObject *module, PyObject *args);
+
+/* fields.c */
+int fields_ready(PyObject *module);
 
 /* functions.c */
 extern PyTypeObject FunctionType;

@@ -7,7 +7,7 @@ static PyObject *is_contiguous = NULL, *data_ptr = NULL, *nbytes = NULL, *versio
 PyObject *ring = NULL;
 static PyObject *ticks = NULL; /* the recorder's clock */
 
-static PyObject *
+PyObject *
 get(PyObject *property, PyObject *tensor)
 {
     return Py_TYPE(property)->tp_descr_get(property, tensor, (PyObject *)Py_TYPE(tensor));

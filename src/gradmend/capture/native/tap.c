@@ -1,11 +1,21 @@
 /* A method of torch.Tensor, as taps/wrappers.py makes it in Python: while nobody listens it passes its call on, while
-   only the recorder does it leaves a record, and else it calls the tap in Python. */
+   only the recorder does it leaves a record, a plain Write it enters into the ledger, and else it calls the tap in
+   Python. */
 
-#include "native.h"
+#include "ledger.h"
 
 #include <stddef.h>
 
-static PyObject *word_listeners;
+/* What the ledger has to see of a method's call. */
+enum { NOTHING_PLAIN, FIRST_ARGUMENT, ITEM };
+
+static PyObject *word_listeners, *word_saves;
+/* What Python hands over once. */
+static Ledger *ledger;
+static PyTypeObject *Tensor;
+static PyObject *edits, *requires_grad, *is_leaf, *is_view, *grad_mode, *storage_of;
+/* Names. */
+static PyObject *on, *handed, *aliases, *inputs, *cdata;
 
 typedef struct {
     PyObject_HEAD
@@ -17,6 +27,7 @@ typedef struct {
     PyObject *overridden; /* whether a mode does */
     PyObject *told;       /* the recorder's ear in Python */
     PyObject *op, *how;   /* for the record */
+    int writes;           /* of the enum */
     PyObject *dict, *weakrefs;
 } Tap;
 
@@ -40,23 +51,112 @@ Tap_recorded(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
     return out;
 }
 
+/* Whether edits.before() would find nothing to watch, as nearly always: autograd sees the write itself, or no graph
+   lies there. */
+static int
+no_edit(PyObject *tensor, int grad)
+{
+    int armed = truth(PyObject_GetAttr(edits, on));
+    if (armed <= 0) {
+        return armed < 0 ? -1 : 1;
+    }
+    int out = truth(PyObject_GetAttr(edits, handed)), tracked = truth(get(requires_grad, tensor));
+    if (out || tracked < 0) {
+        return out < 0 || tracked < 0 ? -1 : 0;
+    }
+    if (tracked && grad) {
+        return 1;
+    }
+    int view = truth(PyObject_CallOneArg(is_view, tensor));
+    int more = truth(PyObject_GetAttr(edits, tracked ? inputs : aliases));
+    if (view || more) {
+        return view < 0 || more < 0 ? -1 : 0;
+    }
+    return tracked ? truth(get(is_leaf, tensor)) : 1;
+}
+
+/* Whether an argument lies in the memory of the target: `x.mul_(x)`, `h[1] *= h[0]`. */
+static int
+aliased(PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *home = NULL;
+    int found = 0;
+    for (Py_ssize_t i = 1; i < nargs && !found; i++) {
+        if (!PyObject_TypeCheck(args[i], Tensor)) {
+            continue;
+        }
+        if ((found = truth(get(requires_grad, args[i]))) <= 0) {
+            continue;
+        }
+        PyObject *storage = PyObject_CallOneArg(storage_of, args[i]);
+        PyObject *there = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+        Py_XDECREF(storage);
+        if (home == NULL && there != NULL && (storage = PyObject_CallOneArg(storage_of, args[0])) != NULL) {
+            home = PyObject_GetAttr(storage, cdata);
+            Py_DECREF(storage);
+        }
+        found = home == NULL || there == NULL ? -1 : PyObject_RichCompareBool(home, there, Py_EQ);
+        Py_XDECREF(there);
+    }
+    Py_XDECREF(home);
+    return found;
+}
+
+/* The ledger's side of a call. NULL without an error: Python must see it. */
+static PyObject *
+Tap_entered(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    int item = tap->writes == ITEM, saves = PySet_Contains(tap->awake, word_saves);
+    if (item && (nargs != 3 || kwnames != NULL)) {
+        return NULL;
+    }
+    int grad = truth(PyObject_CallNoArgs(grad_mode));
+    if (grad < 0 || no_edit(args[0], grad) != 1 || (!item && grad && nargs > 1 && aliased(args, nargs) != 0)) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if (!saves) {
+        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+    }
+    Begun begun;
+    int begins = write_begins(ledger, &begun, tap->op, args[0], item ? args[1] : NULL);
+    if (begins <= 0) {
+        return NULL;
+    }
+    PyObject *out = PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+    if (write_ended(ledger, &begun) < 0) {
+        Py_CLEAR(out);
+    }
+    return out;
+}
+
 static PyObject *
 Tap_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Tap *tap = (Tap *)callable;
     Py_ssize_t listening = PySet_GET_SIZE(tap->awake);
-    if (listening == 0 || (listening == 1 && ring != NULL && PySet_Contains(tap->awake, word_listeners) == 1)) {
-        if (PyVectorcall_NARGS(nargsf) > 0 && PySet_Contains(tap->plain, (PyObject *)Py_TYPE(args[0])) == 1) {
-            PyObject *over = PyObject_CallOneArg(tap->overridden, args[0]);
-            if (over == NULL) {
-                return NULL;
+    int heard = listening && PySet_Contains(tap->awake, word_listeners);
+    int recorded = listening == 1 && heard && ring != NULL && tap->writes != ITEM;
+    int entered = listening && !heard && tap->writes != NOTHING_PLAIN && ledger != NULL;
+    if ((listening == 0 || recorded || entered) && PyVectorcall_NARGS(nargsf) > 0
+        && PySet_Contains(tap->plain, (PyObject *)Py_TYPE(args[0])) == 1)
+    {
+        PyObject *over = PyObject_CallOneArg(tap->overridden, args[0]);
+        if (over == NULL) {
+            return NULL;
+        }
+        Py_DECREF(over);
+        if (over == Py_False) {
+            if (listening == 0) {
+                return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
             }
-            Py_DECREF(over);
-            if (over == Py_False) {
-                if (listening == 0) {
-                    return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
-                }
+            if (recorded) {
                 return Tap_recorded(tap, args, nargsf, kwnames);
+            }
+            PyObject *out = Tap_entered(tap, args, nargsf, kwnames);
+            if (out != NULL || PyErr_Occurred()) {
+                return out;
             }
         }
     }
@@ -117,8 +217,9 @@ static PyObject *
 Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *original, *slow, *op, *how, *awake, *plain, *overridden, *told;
-    if (!PyArg_ParseTuple(args, "OOUUO!O!OO", &original, &slow, &op, &how, &PySet_Type, &awake, &PyFrozenSet_Type,
-                          &plain, &overridden, &told))
+    int writes;
+    if (!PyArg_ParseTuple(args, "OOUUO!O!OOi", &original, &slow, &op, &how, &PySet_Type, &awake, &PyFrozenSet_Type,
+                          &plain, &overridden, &told, &writes))
     {
         return NULL;
     }
@@ -133,6 +234,7 @@ Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         tap->plain = Py_NewRef(plain);
         tap->overridden = Py_NewRef(overridden);
         tap->told = Py_NewRef(told);
+        tap->writes = writes;
     }
     return (PyObject *)tap;
 }
@@ -163,9 +265,33 @@ PyTypeObject TapType = {
     .tp_setattro = PyObject_GenericSetAttr,
 };
 
+PyObject *
+know_taps(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *entries, *kind, *given[6];
+    PyObject **kept[6] = {&edits, &requires_grad, &is_leaf, &is_view, &grad_mode, &storage_of};
+    if (!PyArg_ParseTuple(args, "O!O!OOOOOO", &LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
+                          given + 3, given + 4, given + 5))
+    {
+        return NULL;
+    }
+    for (int i = 0; i < 6; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
+    }
+    Py_XSETREF(Tensor, (PyTypeObject *)Py_NewRef(kind));
+    Py_XSETREF(ledger, (Ledger *)Py_NewRef(entries));
+    Py_RETURN_NONE;
+}
+
 int
 tap_ready(void)
 {
-    word_listeners = PyUnicode_InternFromString("listeners");
-    return word_listeners == NULL ? -1 : PyType_Ready(&TapType);
+    Name names[] = {
+        {&word_listeners, "listeners"}, {&word_saves, "saves"}, {&on, "on"},       {&handed, "handed"},
+        {&aliases, "aliases"},          {&inputs, "inputs"},    {&cdata, "_cdata"},
+    };
+    if (INTERN(names) < 0) {
+        return -1;
+    }
+    return PyType_Ready(&TapType);
 }

@@ -2,8 +2,6 @@
 
 #include "native.h"
 
-#include <string.h>
-
 typedef struct {
     PyObject *code; /* borrowed: whoever told its owner keeps it for ever */
     long owner;
@@ -11,24 +9,6 @@ typedef struct {
 
 static Met *met = NULL; /* open addressing, never more than half full */
 static size_t met_size = 0, met_used = 0;
-
-/* The chains met last. A program in a loop comes by the same ones again and again: it gets the same tuple, and no
-   number is made anew. One that has lost its slot to another is made again. */
-#define MOST_CHAINS 1024
-#define LONGEST 64
-
-typedef struct {
-    PyObject *code; /* kept for ever by whoever told its owner */
-    int lasti;
-} Step;
-
-typedef struct {
-    PyObject *raw;
-    Py_ssize_t n;
-    Step *steps;
-} Chain;
-
-static Chain chains[MOST_CHAINS];
 
 static PyObject *meet = NULL; /* code -> its owner, and keeps the code */
 static long own = -1, user = -1;
@@ -92,49 +72,52 @@ owner_of(PyObject *code, long *owner)
     return 0;
 }
 
-static PyObject *
-tuple_of(const Step *steps, Py_ssize_t n)
-{
-    PyObject *raw = PyTuple_New(2 * n);
-    for (Py_ssize_t i = 0; raw != NULL && i < n; i++) {
-        PyObject *code = PyLong_FromVoidPtr(steps[i].code), *lasti = PyLong_FromLong(steps[i].lasti);
-        if (code == NULL || lasti == NULL) {
-            Py_XDECREF(code);
-            Py_XDECREF(lasti);
-            Py_CLEAR(raw);
-            break;
-        }
-        PyTuple_SET_ITEM(raw, 2 * i, code);
-        PyTuple_SET_ITEM(raw, 2 * i + 1, lasti);
-    }
-    return raw;
-}
+/* A loop comes by the same lines again and again: chains met before are handed out once more. */
+#define MOST_FRAMES 64
+typedef struct {
+    PyObject *code; /* borrowed, as above */
+    long lasti;
+} Stop;
+
+static struct {
+    size_t hash;
+    Py_ssize_t n;
+    Stop *chain;
+    PyObject *raw;
+} chains[1024];
 
 static PyObject *
-known_chain(const Step *steps, Py_ssize_t n)
+raw_of(const Stop *chain, Py_ssize_t n)
 {
     size_t hash = (size_t)n;
     for (Py_ssize_t i = 0; i < n; i++) {
-        hash = (hash ^ (size_t)steps[i].code ^ ((size_t)steps[i].lasti << 32)) * 0x9E3779B97F4A7C15ull;
-        hash ^= hash >> 29;
+        hash = (hash ^ (size_t)chain[i].code >> 4 ^ (size_t)chain[i].lasti << 40) * 0x9E3779B97F4A7C15ull;
     }
-    Chain *chain = &chains[hash & (MOST_CHAINS - 1)];
-    if (chain->raw != NULL && chain->n == n) {
-        Py_ssize_t i = 0;
-        while (i < n && chain->steps[i].code == steps[i].code && chain->steps[i].lasti == steps[i].lasti) {
-            i++;
-        }
-        if (i == n) {
-            return Py_NewRef(chain->raw);
-        }
+    size_t at = hash >> 54; /* the upper ten bits */
+    if (chains[at].raw != NULL && chains[at].hash == hash && chains[at].n == n
+        && memcmp(chains[at].chain, chain, (size_t)n * sizeof(Stop)) == 0)
+    {
+        return Py_NewRef(chains[at].raw);
     }
-    PyObject *raw = tuple_of(steps, n);
-    Step *room = raw == NULL || n == 0 ? NULL : PyMem_Realloc(chain->steps, n * sizeof(Step));
-    if (room != NULL) { /* without room for it, it is only not remembered */
-        memcpy(room, steps, n * sizeof(Step));
-        chain->steps = room;
-        chain->n = n;
-        Py_XSETREF(chain->raw, Py_NewRef(raw));
+    PyObject *raw = PyTuple_New(2 * n);
+    for (Py_ssize_t i = 0; raw != NULL && i < 2 * n; i++) {
+        const Stop *stop = chain + i / 2;
+        PyObject *one = i % 2 ? PyLong_FromLong(stop->lasti) : PyLong_FromVoidPtr(stop->code);
+        if (one == NULL) {
+            Py_CLEAR(raw);
+            break;
+        }
+        PyTuple_SET_ITEM(raw, i, one);
+    }
+    Stop *copy = raw == NULL ? NULL : PyMem_Malloc((size_t)(n ? n : 1) * sizeof(Stop));
+    if (copy != NULL) {
+        PyObject_GC_UnTrack(raw); /* numbers only */
+        memcpy(copy, chain, (size_t)n * sizeof(Stop));
+        PyMem_Free(chains[at].chain);
+        chains[at].chain = copy;
+        chains[at].hash = hash;
+        chains[at].n = n;
+        Py_XSETREF(chains[at].raw, Py_NewRef(raw));
     }
     return raw;
 }
@@ -146,7 +129,7 @@ walk(long depth)
         PyErr_SetString(PyExc_RuntimeError, "know_codes() comes before the first walk");
         return NULL;
     }
-    Step steps[LONGEST];
+    Stop chain[MOST_FRAMES];
     Py_ssize_t n = 0, users = 0;
     PyFrameObject *frame = PyEval_GetFrame();
     Py_XINCREF(frame);
@@ -164,8 +147,8 @@ walk(long depth)
                 return NULL;
             }
             if (owner != own) {
-                steps[n].code = code;
-                steps[n].lasti = PyFrame_GetLasti(frame);
+                chain[n].code = code;
+                chain[n].lasti = PyFrame_GetLasti(frame);
                 n++;
                 if (owner == user && ++users == most_users) {
                     break;
@@ -180,7 +163,7 @@ walk(long depth)
         frame = caller;
     }
     Py_XDECREF(frame);
-    return known_chain(steps, n);
+    return raw_of(chain, n);
 }
 
 PyObject *
@@ -197,8 +180,8 @@ know_codes(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Ollnn", &callable, &own, &user, &most_frames, &most_users)) {
         return NULL;
     }
-    if (most_frames > LONGEST) {
-        PyErr_Format(PyExc_ValueError, "at most %d frames", LONGEST);
+    if (most_frames > MOST_FRAMES) {
+        PyErr_Format(PyExc_ValueError, "at most %d frames", MOST_FRAMES);
         return NULL;
     }
     Py_INCREF(callable);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gradmend.capture.taps import caches, homes
+from gradmend.uncollected import uncollected
 
 _ABSENT = object()
 _lock = threading.RLock()
@@ -25,25 +25,13 @@ def arm() -> None:
         _armed += 1
         if _armed > 1:
             return
-        with _uncollected():
+        with uncollected():
             homes.patches()
         caches.fill()
         _filled.update(caches.sizes())
         _put_on()
         if "torch._dynamo" not in sys.modules:
             sys.meta_path.insert(0, _finder)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A thousand wrappers made at once would have the collector walk all of torch, and find nothing."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 def disarm() -> None:

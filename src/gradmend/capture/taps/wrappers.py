@@ -29,6 +29,22 @@ _any_overridden = torch._C._has_torch_function
 _one_overridden = torch._C._has_torch_function_variadic
 
 
+_NOTHING_PLAIN, _FIRST_ARGUMENT, _ITEM = range(3)  # as native/tap.c
+
+if compiled is not None:
+    _Base: Any = torch._C.TensorBase
+    compiled.know_taps(
+        hub.LEDGER,
+        _Tensor,
+        edits.state,
+        _Base.__dict__["requires_grad"],
+        _Base.__dict__["is_leaf"],
+        _Base._is_view,
+        torch.is_grad_enabled,
+        _Base.untyped_storage,
+    )
+
+
 def public(original: Func, *relevant: Any) -> Func:
     """Let a `__torch_function__` have the name that it knows: PyTorch itself would look it up and find the tap."""
     return functools.partial(torch.overrides.handle_torch_function, original, relevant)
@@ -62,13 +78,21 @@ def method(original: Func, op: str) -> Func:
         return _carry(_before(op, (self,), args, kwargs, how), call, (self, *args), kwargs)
 
     if compiled is not None:
-        slow = _dress(tap, original)
-        quick = compiled.Tap(original, slow, op, how, _awake, PLAIN, _overridden, hub.told)
-        caches.opaque.append(quick)
-        _dress(quick, original)
-        quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
-        return quick
+        return _quick(original, _dress(tap, original), op, how)
     return _dress(tap, original)
+
+
+def _quick(original: Func, slow: Func, op: str, how: str) -> Func:
+    """The compiled tap, which asks the one in Python for all but the commonest."""
+    if op == "__setitem__":
+        writes = _ITEM
+    else:
+        writes = _FIRST_ARGUMENT if how == "data" and op not in elements.BY_OP else _NOTHING_PLAIN
+    quick = compiled.Tap(original, slow, op, how, _awake, PLAIN, _overridden, hub.told, writes)
+    caches.opaque.append(quick)
+    _dress(quick, original)
+    quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
+    return quick
 
 
 def setitem(original: Func) -> Func:
@@ -98,6 +122,8 @@ def setitem(original: Func) -> Func:
             with hub.unheard():
                 _end_item(begun)
 
+    if compiled is not None:
+        return _quick(original, _dress(tap, original), "__setitem__", "data")
     return _dress(tap, original)
 
 
@@ -143,7 +169,7 @@ def out_function(original: Func, op: str) -> Func:
         _gather(kwargs["out"], targets)
         return _carry(_before(f"{op}(out=)", targets), original, args, kwargs)
 
-    return _quick(_dress(tap, original), original, op)
+    return _quick_function(_dress(tap, original), original, op)
 
 
 def function(original: Func, op: str, writes: Writes) -> Func:
@@ -177,10 +203,12 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             return original(*args, **kwargs)
         return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
-    return _quick(_dress(tap, original), original, op, how, writes=True, first=first, uncounted=uncounted)
+    return _quick_function(
+        _dress(tap, original), original, op, how, writes=True, first=first, uncounted=uncounted
+    )
 
 
-def _quick(
+def _quick_function(
     slow: Func,
     original: Func,
     op: str,

@@ -1,0 +1,121 @@
+"""What the ledger's entries hold: plain attributes here, members of a struct in the compiled part (native/fields.h).
+
+The classes with methods derive from these: see ledger.py, entries.py, regions.py and undo.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradmend.capture.fast import compiled
+
+if TYPE_CHECKING:
+    from gradmend.capture import entries, ledger, regions, verdict
+    from gradmend.capture.rolls import Roll
+    from gradmend.capture.sites import Raw
+    from gradmend.heal import undo
+
+    # The timeline and the layout of a Save that is gone.
+    Death = tuple[entries.Timeline, regions.Layout | None]
+
+if TYPE_CHECKING or compiled is None:
+
+    class Ledger:
+        timelines: dict[int, entries.Timeline]
+        fresh: Roll  # Saves not yet in a timeline: most die before a Write comes
+        awake: set[str]  # holds "saves" while a Save lives
+        dead: list[Death]
+        clock: Iterator[int]
+        budgets: int  # whether any heal() has one
+        _lock: threading.RLock
+        _busy: int  # a Save that dies must wait to be buried
+
+    class Timeline:
+        __slots__ = (
+            "counters", "deaths", "fresh", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "undo",
+        )  # fmt: skip
+        ledger: ledger.Ledger
+        key: int
+        live: Roll
+        fresh: Roll  # not yet indexed: most storages are never written
+        index: regions.LayoutIndex
+        counters: list[entries.Counter]
+        undo: undo.UndoLog
+        log: list[entries.Written]
+        last: int  # the tick of the last Write
+        newest: int  # the tick of the last Save
+        gone: list[regions.Layout]  # of dead Saves, in the index still
+        deaths: int
+
+    class Entry:
+        # Rare attributes are the class's until they are set: a Save is made for every tensor an op keeps.
+        handle: torch.Tensor
+        version: int
+        tick: int
+        raw: Raw
+        scope: verdict.Scope
+        timeline: entries.Timeline | None = None
+        layout: regions.Layout | None = None
+        original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
+        unchecked: int = 0  # below hooks of the program's own, PyTorch does not look at the counter
+        # Writes that put other memory under it, and that memory.
+        swaps: tuple[tuple[entries.Written, torch.Tensor], ...] = ()
+        print: int | None = None  # fingerprint of the saved bytes
+        escape: Raw | None = None  # where the memory was handed out beyond torch
+        counter: entries.Counter | None = None
+        roll: Roll | None = None
+        standing: int = 0  # its version without the steps of its counter that were accounted for
+
+    class Written:
+        __slots__ = ("how", "kept", "layout", "moved", "op", "raw", "tick")
+        tick: int
+        op: str
+        raw: Raw
+        layout: regions.Layout
+        how: str
+        moved: int  # whether some version counter of the storage stepped
+        kept: int  # bytes kept in the undo log
+
+    class Counter:
+        __slots__ = ("base", "carrier", "credited", "seen")
+        carrier: torch.Tensor
+        base: weakref.ref[torch.Tensor] | None  # all views of it share the counter, as it does itself
+        credited: int
+        seen: int
+
+    class Record:
+        __slots__ = ("elements", "layout", "nbytes", "old", "tick", "written")
+        written: entries.Written
+        layout: regions.Layout
+        old: torch.Tensor | bytes
+        elements: undo.Elements | None
+        tick: int
+        nbytes: int
+
+    class UndoLog:
+        __slots__ = ("_index", "_indexed", "_series", "_shadow", "nbytes", "records")
+        records: list[undo.Record]
+        nbytes: int
+        _series: dict[regions.Layout, list[undo.Record]]  # oldest first
+        _index: regions.LayoutIndex  # of the first so many regions of the series: it is seldom asked
+        _indexed: int
+        _shadow: undo.Shadow | None
+
+    class LayoutIndex:
+        __slots__ = ("_classes", "_counts", "_gone", "_unsorted", "hi", "lo")
+        _counts: dict[regions.Layout, int]  # how many Saves
+        _unsorted: list[regions.Layout]
+        _gone: set[regions.Layout]  # sorted or to be sorted still, though no Save has them
+        _classes: dict[int, list[tuple[int, int, regions.Layout]]]
+        lo: int  # never drawn in: a bound, not a promise
+        hi: int
+
+else:
+    Ledger, Timeline, Entry, Written = compiled.Ledger, compiled.Timeline, compiled.Entry, compiled.Written
+    Counter, Record = compiled.Counter, compiled.Record
+    UndoLog, LayoutIndex = compiled.UndoLog, compiled.LayoutIndex

@@ -1,0 +1,74 @@
+/* The ledger's inner loops: layouts, Saves entered into timelines, and plain Writes. */
+
+#ifndef GRADMEND_LEDGER_H
+#define GRADMEND_LEDGER_H
+
+#include "fields.h"
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(hidden)
+#endif
+
+/* layout.c */
+#define MOST_DIMS 16
+typedef struct {
+    long long offset, item; /* in elements; bytes of one */
+    int dims;
+    long long sizes[MOST_DIMS], steps[MOST_DIMS];
+    PyObject *shape, *strides, *dtype; /* the first two may be missing */
+} Grid;
+int grid_of(PyObject *tensor, Grid *grid); /* 1, and to be cleared; 0 where Python must look; -1 on an error */
+int grid_at(Grid *grid, PyObject *key);
+void grid_clear(Grid *grid);
+void bounds(const Grid *grid, long long *lo, long long *hi, int *dense);
+PyObject *layout_from(Grid *grid);
+PyObject *layout_of(PyObject *module, PyObject *tensor);
+PyObject *know_layouts(PyObject *module, PyObject *args);
+
+/* roll.c */
+void roll_add(Roll *roll, Entry *entry);
+void roll_leave(Entry *entry);
+Entry *roll_first(Roll *roll);
+static inline Py_ssize_t
+on_roll(PyObject *roll)
+{
+    return ((Roll *)roll)->n;
+}
+
+/* timeline.c */
+int ledger_lock(Ledger *ledger);
+void ledger_unlock(Ledger *ledger);
+int ledger_settle(Ledger *ledger); /* under the lock */
+int ledger_bury(Ledger *ledger);
+int timeline_settle(Timeline *timeline);
+Py_ssize_t living(Timeline *timeline);
+int close_timeline(Ledger *ledger, Timeline *timeline);
+int entry_died(Entry *entry);
+int tick_of(Ledger *ledger, long long *tick);
+int version_at(PyObject *tensor, long long *version);
+int uncredited(Entry *entry); /* the counter stepped outside every Write we saw */
+PyObject *settle(PyObject *module, PyObject *ledger);
+PyObject *settle_timeline(PyObject *module, PyObject *timeline);
+PyObject *bury(PyObject *module, PyObject *ledger);
+PyObject *know_timelines(PyObject *module, PyObject *args);
+
+/* writes.c */
+#define MOST_COUNTERS 8
+typedef struct {
+    Timeline *timeline; /* NULL where nobody needs to know */
+    Written *written;
+    int counters;
+    long long before[MOST_COUNTERS]; /* where they stood */
+} Begun;
+/* A plain Write of all of `tensor`, or of what `key` picks. 1: begun; 0: Python must do it; -1: an error. */
+int write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key);
+int write_ended(Ledger *ledger, Begun *begun);
+PyObject *exact_value(Entry *entry); /* NULL without an error where Python must judge */
+int writes_ready(void);
+PyObject *know_writes(PyObject *module, PyObject *args);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+
+#endif

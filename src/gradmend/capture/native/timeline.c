@@ -1,0 +1,520 @@
+/* Saves enter the timelines of their storages, and leave them: ledger.py and entries.py have the same in Python. */
+
+#include "ledger.h"
+
+#define MOST_WAITING 32 /* as entries.py */
+#define MOST_DEAD 512
+#define FEW_BYTES (1 << 16) /* as undo.py */
+#define FEW_RECORDS 1024
+
+static PyObject *storage_of, *cdata, *set_version, *base_property, *nested_property, *no_undo, *CounterClass;
+/* Names. */
+static PyObject *acquire, *release, *new_timeline, *doze, *open_up, *rebuild, *tidy;
+
+int
+tick_of(Ledger *ledger, long long *tick)
+{
+    return number(PyIter_Next(ledger->clock), tick);
+}
+
+int
+version_at(PyObject *tensor, long long *version)
+{
+    return number(version_of(tensor), version);
+}
+
+/* While we hold the lock, a Save that dies waits to be buried. */
+int
+ledger_lock(Ledger *ledger)
+{
+    PyObject *got = PyObject_CallMethodNoArgs(ledger->lock, acquire);
+    if (got == NULL) {
+        return -1;
+    }
+    Py_DECREF(got);
+    ledger->busy++;
+    return 0;
+}
+
+/* Whatever error is on its way stays. */
+void
+ledger_unlock(Ledger *ledger)
+{
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    ledger->busy--;
+    PyObject *none = PyObject_CallMethodNoArgs(ledger->lock, release);
+    if (none == NULL) {
+        PyErr_WriteUnraisable(ledger->lock);
+    }
+    Py_XDECREF(none);
+    PyErr_Restore(kind, error, trace);
+}
+
+/* ------------------------------------------------------------------------------------------------------- entering */
+
+static Timeline *
+timeline_for(Ledger *ledger, PyObject *handle)
+{
+    PyObject *storage = PyObject_CallOneArg(storage_of, handle), *found = NULL;
+    PyObject *key = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+    if (key != NULL && (found = PyDict_GetItemWithError(ledger->timelines, key)) != NULL) {
+        Py_INCREF(found);
+    }
+    else if (key != NULL && !PyErr_Occurred()) {
+        found = PyObject_CallMethodOneArg((PyObject *)ledger, new_timeline, key);
+    }
+    Py_XDECREF(storage);
+    Py_XDECREF(key);
+    return (Timeline *)found;
+}
+
+static void
+enter(Timeline *timeline, Entry *entry)
+{
+    Py_XSETREF(entry->timeline, Py_NewRef(timeline));
+    roll_add((Roll *)timeline->fresh, entry);
+    if (entry->tick > timeline->newest) {
+        timeline->newest = entry->tick;
+    }
+}
+
+/* Enter the Saves made since the last Write into the timelines of their storages. */
+int
+ledger_settle(Ledger *ledger)
+{
+    Entry *entry;
+    while ((entry = roll_first((Roll *)ledger->fresh)) != NULL) {
+        int nested = truth(get(nested_property, entry->handle));
+        if (nested > 0) { /* no region of its own: PyTorch's counter is all there is to go by */
+            roll_leave(entry);
+            Py_DECREF(entry);
+            continue;
+        }
+        Timeline *timeline = nested < 0 ? NULL : timeline_for(ledger, entry->handle);
+        if (timeline != NULL) {
+            enter(timeline, entry);
+            Py_DECREF(timeline);
+        }
+        Py_DECREF(entry);
+        if (timeline == NULL) {
+            return -1;
+        }
+    }
+    if (PyDict_GET_SIZE(ledger->timelines) == 0) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
+        Py_XDECREF(none);
+        return none == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------------- settling */
+
+static int
+step_to(PyObject *tensor, long long version)
+{
+    PyObject *tensors = PyTuple_Pack(1, tensor), *versions = Py_BuildValue("(L)", version), *none = NULL;
+    if (tensors != NULL && versions != NULL) {
+        none = PyObject_CallFunctionObjArgs(set_version, tensors, versions, NULL);
+    }
+    Py_XDECREF(tensors);
+    Py_XDECREF(versions);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
+/* PyTorch does not tell which counter a tensor has; a step on one that shows on the other does. */
+static int
+carried_by(Counter *counter, PyObject *tensor)
+{
+    long long here, there;
+    if (version_at(counter->carrier, &here) < 0 || version_at(tensor, &there) < 0) {
+        return -1;
+    }
+    if (here != there) {
+        return 0;
+    }
+    if (step_to(counter->carrier, here + 1) < 0 || version_at(tensor, &there) < 0 || step_to(counter->carrier, here) < 0)
+    {
+        return -1;
+    }
+    return there == here + 1;
+}
+
+/* The tensor that a Save is a view of, or is: all that have it share its counter. NULL without an error: it is gone. */
+static PyObject *
+base_of(Entry *entry)
+{
+    PyObject *saved = alive(entry->original);
+    if (saved == NULL) {
+        return NULL;
+    }
+    PyObject *base = get(base_property, saved);
+    if (base == NULL || base != Py_None) {
+        Py_DECREF(saved);
+        return base;
+    }
+    Py_DECREF(base);
+    return saved;
+}
+
+static int
+has_base(Counter *counter, PyObject *base)
+{
+    PyObject *known = alive(counter->base);
+    Py_XDECREF(known); /* the caller's reference keeps it, if it is that one */
+    return known != NULL && known == base;
+}
+
+/* The counter of a Save of this timeline, borrowed. */
+static Counter *
+find_counter(Timeline *timeline, PyObject *handle, PyObject *base)
+{
+    for (Py_ssize_t i = 0; base != NULL && i < PyList_GET_SIZE(timeline->counters); i++) {
+        Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
+        if (has_base(counter, base)) {
+            return counter;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->counters); i++) {
+        Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
+        int same = carried_by(counter, handle);
+        if (same) {
+            return same < 0 ? NULL : counter;
+        }
+    }
+    PyObject *made = PyObject_CallOneArg(CounterClass, handle);
+    if (made == NULL || PyList_Append(timeline->counters, made) < 0) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    Py_DECREF(made); /* the list has it */
+    return (Counter *)made;
+}
+
+static Counter *
+counter_of(Timeline *timeline, Entry *entry)
+{
+    PyObject *base = base_of(entry);
+    if (base == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    Counter *counter = find_counter(timeline, entry->handle, base);
+    if (counter != NULL && base != NULL && !has_base(counter, base)) {
+        PyObject *ref = PyWeakref_NewRef(base, NULL);
+        if (ref == NULL) {
+            counter = NULL;
+        }
+        else {
+            Py_XSETREF(counter->base, ref);
+        }
+    }
+    Py_XDECREF(base);
+    return counter;
+}
+
+static int
+index_add(LayoutIndex *index, PyObject *layout)
+{
+    static PyObject *one;
+    if (one == NULL && (one = PyLong_FromLong(1)) == NULL) {
+        return -1;
+    }
+    Py_ssize_t known = PyDict_GET_SIZE(index->counts);
+    PyObject *seen = PyDict_SetDefault(index->counts, layout, one);
+    if (seen == NULL) {
+        return -1;
+    }
+    if (PyDict_GET_SIZE(index->counts) == known) {
+        PyObject *more = PyNumber_Add(seen, one);
+        int failed = more == NULL || PyDict_SetItem(index->counts, layout, more) < 0;
+        Py_XDECREF(more);
+        return failed ? -1 : 0;
+    }
+    if (PySet_GET_SIZE(index->gone)) {
+        int there = PySet_Discard(index->gone, layout);
+        if (there) {
+            return there < 0 ? -1 : 0;
+        }
+    }
+    if (PyList_Append(index->unsorted, layout) < 0) {
+        return -1;
+    }
+    long long lo = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 0)), hi = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 1));
+    if (lo < index->lo) {
+        index->lo = lo;
+    }
+    if (hi > index->hi) {
+        index->hi = hi;
+    }
+    return 0;
+}
+
+static int
+index_remove(LayoutIndex *index, PyObject *layout)
+{
+    PyObject *seen = PyDict_GetItemWithError(index->counts, layout);
+    if (seen == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetObject(PyExc_KeyError, layout);
+        }
+        return -1;
+    }
+    long long left = PyLong_AsLongLong(seen) - 1;
+    if (left) {
+        PyObject *less = PyLong_FromLongLong(left);
+        int failed = less == NULL || PyDict_SetItem(index->counts, layout, less) < 0;
+        Py_XDECREF(less);
+        return failed ? -1 : 0;
+    }
+    if (PyDict_DelItem(index->counts, layout) < 0 || PySet_Add(index->gone, layout) < 0) {
+        return -1;
+    }
+    if (PySet_GET_SIZE(index->gone) > 16 + PyDict_GET_SIZE(index->counts)) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)index, rebuild);
+        Py_XDECREF(none);
+        return none == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+static int
+settle_one(Timeline *timeline, Entry *entry)
+{
+    if (missing(entry->layout)) {
+        PyObject *layout = layout_of(NULL, entry->handle);
+        if (layout == NULL) {
+            return -1;
+        }
+        Py_XSETREF(entry->layout, layout);
+        if (index_add((LayoutIndex *)timeline->index, layout) < 0) {
+            return -1;
+        }
+    }
+    Counter *counter = counter_of(timeline, entry);
+    if (counter == NULL) {
+        return -1;
+    }
+    Py_XSETREF(entry->counter, Py_NewRef(counter));
+    entry->standing = entry->version - counter->credited;
+    return 0;
+}
+
+/* Index the Saves made since the last Write, and find the version counter of each. */
+int
+timeline_settle(Timeline *timeline)
+{
+    if (timeline->undo == no_undo) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)timeline, open_up);
+        Py_XDECREF(none);
+        if (none == NULL) {
+            return -1;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->gone); i++) {
+        if (index_remove((LayoutIndex *)timeline->index, PyList_GET_ITEM(timeline->gone, i)) < 0) {
+            return -1;
+        }
+    }
+    if (PyList_SetSlice(timeline->gone, 0, PyList_GET_SIZE(timeline->gone), NULL) < 0) {
+        return -1;
+    }
+    Entry *entry;
+    while ((entry = roll_first((Roll *)timeline->fresh)) != NULL) {
+        int failed = settle_one(timeline, entry);
+        roll_add((Roll *)timeline->live, entry);
+        Py_DECREF(entry);
+        if (failed) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+uncredited(Entry *entry)
+{
+    long long now;
+    if (version_at(entry->handle, &now) < 0) {
+        return -1;
+    }
+    if (missing(entry->counter)) {
+        return now != entry->version;
+    }
+    return now - ((Counter *)entry->counter)->credited != entry->standing;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- dying */
+
+Py_ssize_t
+living(Timeline *timeline)
+{
+    return on_roll(timeline->live) + on_roll(timeline->fresh);
+}
+
+/* A Save died: drop what only it needed, now and then all at once. */
+static int
+forget(Timeline *timeline, PyObject *layout)
+{
+    if (layout != Py_None && PyList_Append(timeline->gone, layout) < 0) {
+        return -1;
+    }
+    timeline->deaths++;
+    Py_ssize_t left = living(timeline);
+    UndoLog *undo = (UndoLog *)timeline->undo;
+    if (left && timeline->deaths > 16 + 2 * left
+        && (undo->nbytes > FEW_BYTES || PyList_GET_SIZE(undo->records) > FEW_RECORDS))
+    {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)timeline, tidy);
+        Py_XDECREF(none);
+        return none == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+/* Take a timeline without Saves out of the ledger. */
+int
+close_timeline(Ledger *ledger, Timeline *timeline)
+{
+    PyObject *key = PyLong_FromLongLong(timeline->key);
+    if (key == NULL) {
+        return -1;
+    }
+    int failed = 0;
+    if (PyDict_GetItemWithError(ledger->timelines, key) == (PyObject *)timeline) {
+        failed = PyDict_DelItem(ledger->timelines, key);
+    }
+    Py_DECREF(key);
+    return failed || PyErr_Occurred() ? -1 : 0;
+}
+
+/* Take dead Saves out. May run in a destructor, so it never waits nor re-enters. */
+int
+ledger_bury(Ledger *ledger)
+{
+    if (ledger->busy) {
+        return 0;
+    }
+    PyObject *got = PyObject_CallMethodOneArg(ledger->lock, acquire, Py_False);
+    if (got == NULL) {
+        return -1;
+    }
+    Py_DECREF(got);
+    if (got != Py_True) {
+        return 0;
+    }
+    ledger->busy++;
+    int failed = 0;
+    while (PyList_GET_SIZE(ledger->dead) && !failed) {
+        PyObject *batch = PyList_GetSlice(ledger->dead, 0, PyList_GET_SIZE(ledger->dead));
+        if (batch == NULL || PyList_SetSlice(ledger->dead, 0, PyList_GET_SIZE(batch), NULL) < 0) {
+            Py_XDECREF(batch);
+            failed = 1;
+            break;
+        }
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(batch) && !failed; i++) {
+            PyObject *death = PyList_GET_ITEM(batch, i);
+            Timeline *timeline = (Timeline *)PyTuple_GET_ITEM(death, 0);
+            failed = forget(timeline, PyTuple_GET_ITEM(death, 1)) < 0
+                     || (living(timeline) == 0 && close_timeline(ledger, timeline) < 0);
+        }
+        Py_DECREF(batch);
+    }
+    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0 && on_roll(ledger->fresh) == 0) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
+        failed = none == NULL;
+        Py_XDECREF(none);
+    }
+    ledger_unlock(ledger);
+    return failed ? -1 : 0;
+}
+
+int
+entry_died(Entry *entry)
+{
+    Timeline *timeline = (Timeline *)entry->timeline;
+    if (missing(timeline->ledger)) {
+        return 0;
+    }
+    Ledger *ledger = (Ledger *)timeline->ledger;
+    PyObject *death = PyTuple_Pack(2, timeline, missing(entry->layout) ? Py_None : entry->layout);
+    int failed = death == NULL || PyList_Append(ledger->dead, death) < 0;
+    Py_XDECREF(death);
+    if (failed) {
+        return -1;
+    }
+    /* A storage that was written has memory waiting to be freed; else the next Write tidies up. */
+    Py_ssize_t waiting = PyList_GET_SIZE(ledger->dead);
+    if (waiting > MOST_DEAD
+        || (PyList_GET_SIZE(timeline->counters) && (waiting > MOST_WAITING || waiting >= living(timeline))))
+    {
+        return ledger_bury(ledger);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- to Python */
+
+static PyObject *
+done(int failed)
+{
+    if (failed < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+is(PyObject *one, PyTypeObject *type)
+{
+    if (PyObject_TypeCheck(one, type)) {
+        return 1;
+    }
+    PyErr_Format(PyExc_TypeError, "not a %s: %R", type->tp_name, one);
+    return 0;
+}
+
+PyObject *
+settle(PyObject *Py_UNUSED(module), PyObject *ledger)
+{
+    if (!is(ledger, &LedgerType) || ledger_lock((Ledger *)ledger) < 0) {
+        return NULL;
+    }
+    int failed = ledger_settle((Ledger *)ledger);
+    ledger_unlock((Ledger *)ledger);
+    return done(failed);
+}
+
+PyObject *
+settle_timeline(PyObject *Py_UNUSED(module), PyObject *timeline)
+{
+    return is(timeline, &TimelineType) ? done(timeline_settle((Timeline *)timeline)) : NULL;
+}
+
+PyObject *
+bury(PyObject *Py_UNUSED(module), PyObject *ledger)
+{
+    return is(ledger, &LedgerType) ? done(ledger_bury((Ledger *)ledger)) : NULL;
+}
+
+PyObject *
+know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[6],
+        **kept[6] = {&storage_of, &set_version, &base_property, &nested_property, &no_undo, &CounterClass};
+    Name names[] = {
+        {&cdata, "_cdata"},      {&acquire, "acquire"},         {&release, "release"}, {&new_timeline, "_timeline"},
+        {&doze, "_doze"},        {&open_up, "open"},  {&rebuild, "rebuild"}, {&tidy, "tidy"},
+    };
+    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5)) {
+        return NULL;
+    }
+    for (int i = 0; i < 6; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
+    }
+    if (INTERN(names) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}

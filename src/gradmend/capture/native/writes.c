@@ -1,0 +1,438 @@
+/* The plain Write: all of one tensor, or what numbers and slices pick of it, in memory of the CPU. hub.py, ledger.py and
+   keeping.py have the same in Python, and are asked for everything else. */
+
+#include "ledger.h"
+
+#define MOST_BYTES (1 << 14) /* what is copied here; more is torch's to copy, on all its threads */
+#define MOST_WRITES 8192     /* as entries.py */
+
+/* What Python hands over once. */
+static PyObject *WrittenClass, *RecordClass, *storage_of, *storage_ptr, *storage_bytes, *is_cpu, *is_neg, *is_conj,
+    *empty_like, *address_of, *detach, *getitem, *escapes, *keep, *nbytes_of, *overridden;
+/* Names. */
+static PyObject *cdata, *resizable, *known, *healed, *check_budget, *reorder, *data_word;
+
+/* --------------------------------------------------------------------------------------------------------- keeping */
+
+/* Whether a Record of this very region, made since the newest Save, leaves nothing for another to serve. */
+static int
+hidden(Timeline *timeline, PyObject *series)
+{
+    for (Py_ssize_t i = PyList_GET_SIZE(series) - 1; i >= 0; i--) {
+        Record *record = (Record *)PyList_GET_ITEM(series, i);
+        if (record->tick <= timeline->newest) {
+            return 0;
+        }
+        if (missing(record->elements)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int
+add_record(UndoLog *undo, PyObject *series, Written *written, PyObject *old)
+{
+    Record *record = (Record *)untracked((PyTypeObject *)RecordClass);
+    if (record == NULL) {
+        return -1;
+    }
+    record->written = Py_NewRef(written);
+    record->layout = Py_NewRef(written->layout);
+    record->old = Py_NewRef(old);
+    record->tick = written->tick;
+    record->nbytes = written->kept = PyBytes_GET_SIZE(old);
+    int failed = PyList_Append(undo->records, (PyObject *)record) < 0;
+    if (!failed && series != NULL) {
+        failed = PyList_Append(series, (PyObject *)record) < 0;
+    }
+    else if (!failed) {
+        PyObject *first = PyList_New(1);
+        failed = first == NULL;
+        if (!failed) {
+            PyList_SET_ITEM(first, 0, Py_NewRef(record));
+            PyObject_GC_UnTrack(first); /* it will hold Records only, which lead nowhere */
+            failed = PyDict_SetItem(undo->series, written->layout, first) < 0;
+            Py_DECREF(first);
+        }
+    }
+    undo->nbytes += record->nbytes;
+    Py_DECREF(record);
+    return failed ? -1 : 0;
+}
+
+/* The old bytes that live Saves need. 1: they are kept, or nobody needs any; 0: Python must see; -1: an error. */
+static int
+keep_plainly(Timeline *timeline, PyObject *storage, PyObject *tensor, Written *written, const Grid *grid)
+{
+    LayoutIndex *index = (LayoutIndex *)timeline->index;
+    UndoLog *undo = (UndoLog *)timeline->undo;
+    long long lo, hi, there, address;
+    int dense, met = PyDict_Contains(index->counts, written->layout);
+    bounds(grid, &lo, &hi, &dense);
+    if (met <= 0) {
+        return met < 0 ? -1 : lo >= index->hi || hi <= index->lo;
+    }
+    PyObject *series = PyDict_GetItemWithError(undo->series, written->layout);
+    if (series == NULL ? PyErr_Occurred() != NULL : hidden(timeline, series)) {
+        return series == NULL ? -1 : 1;
+    }
+    if (!dense || hi - lo > MOST_BYTES) {
+        return 0;
+    }
+    int near = truth(get(is_cpu, tensor));
+    if (near <= 0) {
+        return near;
+    }
+    if (number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0
+        || number(PyObject_CallOneArg(storage_ptr, storage), &address) < 0)
+    {
+        return -1;
+    }
+    if (address == 0 || there < hi) {
+        return 0;
+    }
+    PyObject *old = PyBytes_FromStringAndSize((const char *)(Py_ssize_t)address + lo, (Py_ssize_t)(hi - lo));
+    if (old == NULL) {
+        return -1;
+    }
+    int failed = add_record(undo, series, written, old);
+    Py_DECREF(old);
+    return failed < 0 ? -1 : 1;
+}
+
+/* keeping.keep(), with a tensor that is just what is written. */
+static int
+keep_in_python(Timeline *timeline, PyObject *tensor, PyObject *key, Written *written)
+{
+    PyObject *target = Py_NewRef(tensor);
+    if (key != NULL) {
+        PyObject *bare = PyObject_CallOneArg(detach, tensor);
+        Py_SETREF(target, bare == NULL ? NULL : PyObject_CallFunctionObjArgs(getitem, bare, key, NULL));
+        Py_XDECREF(bare);
+        if (target == NULL) {
+            return -1;
+        }
+    }
+    int kept = truth(PyObject_CallFunctionObjArgs(keep, timeline, target, written, Py_None, Py_False, NULL));
+    Py_DECREF(target);
+    return kept;
+}
+
+/* ------------------------------------------------------------------------------------------------------ the Write */
+
+static Written *
+new_written(Ledger *ledger, PyObject *op, PyObject *layout)
+{
+    PyObject *raw = walk(1);
+    Written *written = raw == NULL ? NULL : (Written *)untracked((PyTypeObject *)WrittenClass);
+    if (written == NULL || tick_of(ledger, &written->tick) < 0) {
+        Py_XDECREF(raw);
+        Py_XDECREF(written);
+        return NULL;
+    }
+    written->raw = raw;
+    written->op = Py_NewRef(op);
+    written->how = Py_NewRef(data_word);
+    written->layout = Py_NewRef(layout);
+    return written;
+}
+
+static int
+begin(Ledger *ledger, Timeline *timeline, Begun *begun, PyObject *op, PyObject *storage, PyObject *tensor, PyObject *key)
+{
+    Grid grid;
+    int done = grid_of(tensor, &grid);
+    if (done <= 0) {
+        return done;
+    }
+    PyObject *layout = NULL;
+    Written *written = NULL;
+    done = 0;
+    if (key != NULL && !grid_at(&grid, key)) {
+        goto end;
+    }
+    done = timeline_settle(timeline);
+    if (done < 0 || PyList_GET_SIZE(timeline->counters) > MOST_COUNTERS) {
+        goto end;
+    }
+    done = -1;
+    if ((layout = layout_from(&grid)) == NULL || (written = new_written(ledger, op, layout)) == NULL) {
+        goto end;
+    }
+    int kept = keep_plainly(timeline, storage, tensor, written, &grid);
+    if (kept == 0) {
+        kept = keep_in_python(timeline, tensor, key, written) < 0 ? -1 : 1;
+    }
+    if (kept < 0) {
+        goto end;
+    }
+    if (written->kept && ledger->budgets) {
+        PyObject *none = PyObject_CallMethodObjArgs((PyObject *)ledger, check_budget, timeline, written, NULL);
+        if (none == NULL) {
+            goto end;
+        }
+        Py_DECREF(none);
+    }
+    begun->counters = (int)PyList_GET_SIZE(timeline->counters);
+    for (int i = 0; i < begun->counters; i++) {
+        if (version_at(((Counter *)PyList_GET_ITEM(timeline->counters, i))->carrier, begun->before + i) < 0) {
+            goto end;
+        }
+    }
+    begun->timeline = (Timeline *)Py_NewRef(timeline);
+    begun->written = (Written *)Py_NewRef(written);
+    done = 1;
+end:
+    grid_clear(&grid);
+    Py_XDECREF(layout);
+    Py_XDECREF(written);
+    return done;
+}
+
+static int
+find_and_begin(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key)
+{
+    PyObject *storage = PyObject_CallOneArg(storage_of, tensor);
+    PyObject *at = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+    if (at == NULL) {
+        PyErr_Clear(); /* no memory of its own: Python knows what that means */
+        Py_XDECREF(storage);
+        return 0;
+    }
+    int done;
+    Timeline *timeline = (Timeline *)PyDict_GetItemWithError(ledger->timelines, at);
+    Py_DECREF(at);
+    if (timeline == NULL) {
+        /* Nobody needs it, unless others may lie over the same memory. */
+        int own = PyErr_Occurred() ? -1 : truth(PyObject_CallMethodNoArgs(storage, resizable));
+        int handed_out = own < 0 ? -1 : truth(PyObject_GetAttr(escapes, known));
+        done = handed_out < 0 ? -1 : own && !handed_out;
+    }
+    else {
+        Py_INCREF(timeline);
+        done = begin(ledger, timeline, begun, op, storage, tensor, key);
+        Py_DECREF(timeline);
+    }
+    Py_DECREF(storage);
+    return done;
+}
+
+int
+write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key)
+{
+    memset(begun, 0, sizeof(*begun));
+    if (WrittenClass == NULL) {
+        return 0;
+    }
+    if ((PyList_GET_SIZE(ledger->dead) && ledger_bury(ledger) < 0) || ledger_lock(ledger) < 0) {
+        return -1;
+    }
+    int done = on_roll(ledger->fresh) ? ledger_settle(ledger) : 0;
+    if (done == 0) {
+        done = find_and_begin(ledger, begun, op, tensor, key);
+    }
+    ledger_unlock(ledger);
+    return done;
+}
+
+/* The Write has happened: credit the steps of the counters to it. */
+static int
+credit(Ledger *ledger, Timeline *timeline, Begun *begun)
+{
+    Written *written = begun->written;
+    Py_ssize_t n = PyList_GET_SIZE(timeline->counters);
+    for (int i = 0; i < begun->counters && i < n; i++) {
+        Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
+        long long now, before = begun->before[i];
+        if (version_at(counter->carrier, &now) < 0) {
+            return -1;
+        }
+        long long since = before > counter->seen ? before : counter->seen;
+        if (now > since) {
+            counter->credited += now - since;
+            counter->seen = now;
+        }
+        if (now > before) {
+            written->moved = 1;
+        }
+    }
+    if (on_roll(timeline->fresh)) {
+        PyObject *none = PyObject_CallMethodObjArgs((PyObject *)ledger, reorder, timeline, written, NULL);
+        Py_XDECREF(none);
+        if (none == NULL) {
+            return -1;
+        }
+    }
+    timeline->last = written->tick;
+    if (PyList_Append(timeline->log, (PyObject *)written) < 0
+        || (PyList_GET_SIZE(timeline->log) > MOST_WRITES
+            && PyList_SetSlice(timeline->log, MOST_WRITES / 4, MOST_WRITES / 2, NULL) < 0))
+    {
+        return -1;
+    }
+    return living(timeline) ? 0 : close_timeline(ledger, timeline);
+}
+
+int
+write_ended(Ledger *ledger, Begun *begun)
+{
+    if (begun->timeline == NULL) {
+        return 0;
+    }
+    PyObject *kind, *error, *trace; /* of the write itself */
+    PyErr_Fetch(&kind, &error, &trace);
+    int failed = ledger_lock(ledger) < 0;
+    if (!failed) {
+        failed = (on_roll(ledger->fresh) && ledger_settle(ledger) < 0) || credit(ledger, begun->timeline, begun) < 0;
+        ledger_unlock(ledger);
+    }
+    Py_DECREF(begun->timeline);
+    Py_DECREF(begun->written);
+    if (kind != NULL) {
+        PyErr_Restore(kind, error, trace);
+    }
+    return failed ? -1 : 0;
+}
+
+/* --------------------------------------------------------------------------------------------------- the way back */
+
+/* The very next Record after the Save, borrowed, when it is of this whole region: then it is all there is to know. */
+static Record *
+exact(Entry *entry)
+{
+    PyObject *records = ((UndoLog *)((Timeline *)entry->timeline)->undo)->records;
+    Py_ssize_t lo = 0, hi = PyList_Check(records) ? PyList_GET_SIZE(records) : 0, n = hi;
+    while (lo < hi) {
+        Py_ssize_t middle = (lo + hi) / 2;
+        if (((Record *)PyList_GET_ITEM(records, middle))->tick > entry->tick) {
+            hi = middle;
+        }
+        else {
+            lo = middle + 1;
+        }
+    }
+    Record *found = lo < n ? (Record *)PyList_GET_ITEM(records, lo) : NULL;
+    if (found == NULL || !missing(found->elements) || !PyBytes_CheckExact(found->old)
+        || PyObject_RichCompareBool(found->layout, entry->layout, Py_EQ) != 1)
+    {
+        return NULL;
+    }
+    return found;
+}
+
+/* A tensor like the handle with these bytes. */
+static PyObject *
+filled(PyObject *handle, PyObject *old)
+{
+    long long address;
+    PyObject *made = PyObject_CallOneArg(empty_like, handle);
+    if (made == NULL || number(PyObject_CallOneArg(address_of, made), &address) < 0 || address == 0) {
+        Py_XDECREF(made);
+        return NULL;
+    }
+    memcpy((void *)(Py_ssize_t)address, PyBytes_AS_STRING(old), (size_t)PyBytes_GET_SIZE(old));
+    return made;
+}
+
+/* Whether a tensor like the handle has just the bytes of its region, in their order: an expanded one has more. */
+static int
+alike(Entry *entry, Record *record)
+{
+    long long size;
+    if (number(get(nbytes_of, entry->handle), &size) < 0) {
+        return -1;
+    }
+    return size > 0 && size == PyBytes_GET_SIZE(record->old) && PyTuple_GET_ITEM(entry->layout, 2) == Py_True;
+}
+
+/* Conjugated or negated when it is read, or under a mode that would see what is done here. */
+static int
+special(PyObject *handle)
+{
+    PyObject *askers[3] = {is_neg, is_conj, overridden};
+    for (int i = 0; i < 3; i++) {
+        int so = truth(PyObject_CallOneArg(askers[i], handle));
+        if (so) {
+            return so;
+        }
+    }
+    return 0;
+}
+
+/* Scope.counts(): whether this Save and this Write, by their lines, were judged and healed before; then count it. */
+static int
+counted(PyObject *healed, PyObject *saved, Written *written)
+{
+    PyObject *key = PyTuple_Pack(2, saved, written->raw);
+    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(healed, key);
+    Py_XDECREF(key);
+    if (tally == NULL || !PyList_CheckExact(tally) || PyList_GET_SIZE(tally) != 3) {
+        return tally == NULL && PyErr_Occurred() ? -1 : 0;
+    }
+    long long more[3] = {0, 1, written->kept};
+    for (Py_ssize_t i = 1; i < 3; i++) {
+        PyObject *sum = PyLong_FromLongLong(PyLong_AsLongLong(PyList_GET_ITEM(tally, i)) + more[i]);
+        if (sum == NULL || PyList_SetItem(tally, i, sum) < 0) {
+            return -1;
+        }
+    }
+    return 1;
+}
+
+/* One more of a kind that was judged in full before, and is healed: its value. */
+PyObject *
+exact_value(Entry *entry)
+{
+    if (missing(entry->timeline) || missing(entry->layout) || !missing(entry->print) || RecordClass == NULL) {
+        return NULL;
+    }
+    PyObject *tallies = PyObject_GetAttr(entry->scope, healed), *value = NULL;
+    if (tallies == NULL || !PyDict_CheckExact(tallies) || uncredited(entry) || special(entry->handle)) {
+        Py_XDECREF(tallies);
+        return NULL;
+    }
+    Ledger *ledger = (Ledger *)((Timeline *)entry->timeline)->ledger;
+    if (ledger_lock(ledger) == 0) {
+        Record *record = (Record *)Py_XNewRef((PyObject *)exact(entry));
+        ledger_unlock(ledger);
+        if (record != NULL && alike(entry, record) == 1
+            && counted(tallies, entry->raw, (Written *)record->written) == 1)
+        {
+            value = filled(entry->handle, record->old);
+        }
+        Py_XDECREF(record);
+    }
+    Py_DECREF(tallies);
+    return value;
+}
+
+PyObject *
+know_writes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject **kept[] = {&WrittenClass, &RecordClass, &storage_of, &storage_ptr, &storage_bytes, &is_cpu,
+                         &is_neg,       &is_conj,     &empty_like, &address_of,  &detach,        &getitem,
+                         &escapes,      &keep,        &nbytes_of,  &overridden};
+    Py_ssize_t n = sizeof(kept) / sizeof(*kept);
+    if (PyTuple_GET_SIZE(args) != n) {
+        PyErr_Format(PyExc_TypeError, "know_writes() takes %zd arguments", n);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(PyTuple_GET_ITEM(args, i)));
+    }
+    Py_RETURN_NONE;
+}
+
+int
+writes_ready(void)
+{
+    Name names[] = {
+        {&cdata, "_cdata"},  {&resizable, "resizable"}, {&known, "known"}, {&healed, "healed"}, {&check_budget, "_check_budget"},
+        {&reorder, "_reorder"}, {&data_word, "data"},
+    };
+    if (INTERN(names) < 0) {
+        return -1;
+    }
+    return 0;
+}

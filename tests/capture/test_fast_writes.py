@@ -1,0 +1,281 @@
+"""Writes and Saves by way of the compiled part: the same regions, the same values, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strided import bytes_of, views
+
+import gradmend
+from gradmend.capture import regions
+from gradmend.capture.entries import Entry, Written
+from gradmend.capture.fast import compiled
+from gradmend.capture.rolls import Roll
+from gradmend.capture.taps.hub import LEDGER
+from gradmend.capture.verdict import Scope
+from gradmend.heal.undo import Record
+
+needs_it = pytest.mark.skipif(compiled is None, reason="no compiler was found when gradmend was installed")
+
+
+@needs_it
+@settings(max_examples=400, deadline=None, database=None)
+@given(views())
+def test_a_layout_is_that_of_python(t: torch.Tensor) -> None:
+    quick, plain = compiled.layout_of(t), regions._layout_of(t)
+    assert quick == plain and hash(quick) == hash(plain) and type(quick) is type(plain)
+    assert quick.dense is plain.dense
+
+
+def last_written(t: torch.Tensor) -> Written:
+    return LEDGER.timelines[t.untyped_storage()._cdata].log[-1]
+
+
+part = st.one_of(
+    st.integers(-4, 3),
+    st.just(...),
+    st.slices(5).filter(lambda s: s.step is None or s.step > 0),
+    st.builds(slice, st.integers(-6, 6), st.integers(-6, 6), st.integers(1, 3)),
+    st.none(),
+)
+keys = st.one_of(part, st.lists(part, max_size=4).map(tuple))
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(keys, st.permutations([0, 1, 2]), st.sampled_from([1, 2]))
+def test_what_is_written_is_what_the_key_picks(key: Any, order: list[int], step: int) -> None:
+    w = torch.ones((), requires_grad=True)
+    memory = torch.arange(24.0 * 8).view(4, 6, 8)[:, ::step].permute(order)
+    try:
+        view = memory[key]
+    except (IndexError, ValueError):
+        return
+    with gradmend.watch():
+        kept = memory * w
+        at = LEDGER.timelines.get(memory.untyped_storage()._cdata)
+        assert at is None or not at.log
+        memory[key] = 0.0
+        region = last_written(memory).layout
+        over = region.over(memory.untyped_storage())
+        assert bytes_of(over) == bytes_of(view)
+    del kept
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a row": lambda m: m[1],
+    "a column": lambda m: m[:, 1],
+    "all": lambda m: m,
+    "transposed": lambda m: m.t(),
+    "steps": lambda m: m[::2, ::3],
+    "one element": lambda m: m[2, 3],
+    "nothing": lambda m: m[:0],
+    "large": lambda m: torch.stack([m] * 800),
+    "a part of dimension one": lambda m: m[1:2, :, None],
+}
+
+
+@pytest.mark.parametrize("where", sorted(LAYOUTS))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "complex64", "complex128"])
+def test_the_value_comes_back(where: str, dtype: str) -> None:
+    """Three times from the same lines: the second and third are healed without being judged again."""
+    kind = getattr(torch, dtype)
+
+    def run(clones: bool) -> torch.Tensor:
+        w = torch.ones((), dtype=kind, requires_grad=True)
+        memory = (torch.arange(30.0).view(5, 6) - 7).to(kind)
+        total = torch.zeros((), dtype=kind)
+        for k in range(3):
+            t = LAYOUTS[where](memory)
+            t[...] = t.clone() + k
+            saved = t.clone() if clones else t
+            total = total + (saved * w).sum()
+            t[...] = -1.0
+        (total.real if kind.is_complex else total).backward()
+        assert w.grad is not None
+        return w.grad
+
+    right = run(True)
+    with gradmend.heal() as session:
+        healed = run(False)
+    assert torch.equal(right, healed)
+    if where != "nothing":
+        assert session.outcome == "healed" and sum(c.times for c in session.conflicts) == 3
+
+
+@pytest.mark.parametrize("lazy", ["conj", "imag of conj", "expanded", "under a mode"])
+def test_values_that_are_more_than_their_bytes(lazy: str) -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class Quiet(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def run(clones: bool) -> tuple[torch.Tensor, list[str]]:
+        memory = torch.complex(torch.arange(4.0), torch.arange(4.0) + 1)
+        of = {
+            "conj": lambda m: m.conj(),
+            "imag of conj": lambda m: m.conj().imag,
+            "expanded": lambda m: m.real.expand(3, 4),
+            "under a mode": lambda m: m.real,
+        }[lazy]
+        w = torch.ones((), requires_grad=True)
+        total: Any = 0.0
+        for k in range(3):
+            memory.add_(k)
+            t = of(memory)
+            product = (t.clone() if clones else t) * w
+            total = (
+                total + torch.view_as_real(product.resolve_conj()).sum()
+                if product.is_complex()
+                else total + product.sum()
+            )
+            memory[...] = 0
+        mode = Quiet()
+        if lazy == "under a mode":
+            with mode:
+                total.backward()
+        else:
+            total.backward()
+        assert w.grad is not None
+        return w.grad, mode.seen
+
+    right, seen = run(True)
+    with gradmend.heal():
+        healed, seen_healing = run(False)
+    assert torch.equal(right, healed)
+    assert seen_healing == seen, "a mode sees the program, not us"
+
+
+def slices(n: int) -> torch.Tensor:
+    x = torch.linspace(-1, 1, n * 4).view(n, 4).requires_grad_()
+    b = x * 1
+    total = torch.zeros(())
+    for i in range(n):
+        row = b[i]
+        total = total + (row**2).sum()
+        b[i] = 0.0
+    total.backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def test_a_write_that_raises_leaves_all_as_it_was() -> None:
+    x = torch.ones(3, 4, requires_grad=True)
+    with gradmend.heal():
+        b = x * 2
+        y = b[1] ** 2
+        with pytest.raises(RuntimeError, match="expand"):
+            b[1] = torch.ones(7)
+        with pytest.raises(IndexError):
+            b[5] = 0.0
+        with pytest.raises(TypeError):
+            b.add_("x")
+        b[1] = 0.0
+        y.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [[0.0] * 4, [8.0] * 4, [0.0] * 4]
+
+
+@needs_it
+def test_the_collector_has_nothing_to_look_at() -> None:
+    def living() -> int:
+        return sum(type(o) in (Entry, Written, Record, torch.Tensor) for o in gc.get_objects())
+
+    with gradmend.heal():
+        slices(8)
+        x = torch.ones(64, 4, requires_grad=True)
+        b = x * 1
+        before = living()
+        outs = torch.zeros(())
+        for i in range(64):
+            outs = outs + (b[i] ** 2).sum()
+            b[i] = 0.0
+        assert living() - before < 8
+        assert not gc.is_tracked(last_written(b))
+        outs.backward()
+    assert not LEDGER.timelines
+
+
+def test_loops_leave_nothing_behind() -> None:
+    def work() -> None:
+        with gradmend.heal():
+            for _ in range(6):
+                slices(150)
+        gc.collect()
+
+    work()
+    work()
+    before = sys.getallocatedblocks()
+    work()
+    assert sys.getallocatedblocks() - before < 300
+    assert not LEDGER.dead and not len(LEDGER.fresh)
+
+
+def test_threads_write_side_by_side() -> None:
+    wanted = torch.linspace(-1, 1, 240).view(60, 4) * 2
+    wrong: list[int] = []
+
+    def work() -> None:
+        for _ in range(15):
+            with gradmend.heal():
+                if not torch.allclose(slices(60), wanted):
+                    wrong.append(1)
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switching)
+    assert not wrong
+
+
+def entry(tick: int) -> Entry:
+    return Entry(torch.zeros(1), 0, tick, (), Scope("watch", lambda finding: None))
+
+
+def ticks(roll: Roll) -> list[int]:
+    return [e.tick for e in roll]
+
+
+def test_a_roll_has_the_living_in_order() -> None:
+    roll, other = Roll(), Roll()
+    held = {k: entry(k) for k in range(6)}
+    for e in held.values():
+        roll.add(e)
+    assert len(roll) == 6 and ticks(roll) == [0, 1, 2, 3, 4, 5]
+    del e, held[0], held[3], held[5]
+    assert len(roll) == 3 and ticks(roll) == [1, 2, 4]
+    other.add(held[2])
+    assert ticks(roll) == [1, 4] and ticks(other) == [2]
+    roll.add(held[1])
+    assert ticks(roll) == [4, 1]
+    del roll
+    gc.collect()
+    held.clear()
+    assert len(other) == 0
+
+
+@needs_it
+def test_a_roll_takes_nothing_else() -> None:
+    with pytest.raises(TypeError, match="not a Save"):
+        Roll().add(torch.zeros(1))  # type: ignore[arg-type]
+    for wrong in (compiled.settle, compiled.bury, compiled.settle_timeline):
+        with pytest.raises(TypeError):
+            wrong(torch.zeros(1))
