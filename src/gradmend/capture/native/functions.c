@@ -243,7 +243,6 @@ PyTypeObject FunctionType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "gradmend.capture._fast.Function",
     .tp_basicsize = sizeof(Function),
-    .tp_base = &PyCFunction_Type,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(PyCFunctionObject, vectorcall),
     .tp_call = PyVectorcall_Call,
@@ -264,5 +263,6 @@ functions_ready(void)
     word_listeners = PyUnicode_InternFromString("listeners");
     word_out = PyUnicode_InternFromString("out");
     word_on = PyUnicode_InternFromString("on");
+    FunctionType.tp_base = &PyCFunction_Type; /* no constant for every compiler */
     return word_listeners == NULL || word_out == NULL || word_on == NULL ? -1 : PyType_Ready(&FunctionType);
 }
