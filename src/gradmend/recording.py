@@ -10,7 +10,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from gradmend.capture import backwards, extras, recorder, stepping
+from gradmend.capture import backwards, branches, extras, recorder, stepping
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached
 from gradmend.model import Conflict
@@ -24,7 +24,13 @@ def hear_backwards() -> None:
     global _hearers
     _hearers += 1
     if _hearers == 1:
-        backwards.arm(before=_started, after=extras.after_backward, failed=_failed)
+        backwards.arm(
+            before=_started,
+            after=extras.after_backward,
+            failed=_failed,
+            when=(stepping.asleep, extras.watching),
+            then=(branches.roots, extras.hooks),
+        )
 
 
 def ignore_backwards() -> None:
@@ -38,7 +44,7 @@ def ignore_backwards() -> None:
 def _started(call: backwards.BackwardCall, roots: Any, grads: Any) -> None:
     if stepping.asleep:
         stepping.wake()
-    if extras.armed():
+    if extras.watching:
         extras.before_backward(call, roots, grads)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -250,3 +251,91 @@ def test_threads_have_their_own_current_call() -> None:
     for t in threads:
         t.join()
     assert not wrong and len(backwards.history) == 2
+
+
+def test_ears_are_called_only_while_there_is_something_to_hear() -> None:
+    seen: list[str] = []
+    first, second = set[str](), dict[str, int]()
+    backwards.arm(
+        before=lambda call, roots, grads: seen.append("before"),
+        after=lambda call: seen.append("after"),
+        when=(set(), first),
+        then=(second, []),
+    )
+    for fill in (lambda: None, lambda: first.add("x"), lambda: second.update(x=1), lambda: first.clear()):
+        fill()
+        torch.ones(3, requires_grad=True).sum().backward()
+        seen.append("|")
+    assert " ".join(seen) == "| before | before after | after |"
+    assert len(backwards.history) == 4
+
+
+def test_an_ear_that_fails_before_it_ends_the_call() -> None:
+    def before(call: BackwardCall, roots: Any, grads: Any) -> None:
+        raise KeyboardInterrupt
+
+    backwards.arm(before=before)
+    loss = torch.ones(3, requires_grad=True).sum()
+    with pytest.raises(KeyboardInterrupt):
+        loss.backward()
+    assert [c.outcome for c in backwards.history] == ["failed"] and not backwards.running
+
+
+def test_a_failure_while_a_failure_is_told_is_the_one_that_counts() -> None:
+    def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
+        raise KeyboardInterrupt
+
+    backwards.arm(failed=failed)
+    loss = torch.ones(3, requires_grad=True).exp().sum()
+    loss.backward()
+    with pytest.raises(KeyboardInterrupt):
+        loss.backward()
+    assert not backwards.running
+
+
+def test_the_engine_may_be_called_by_other_names() -> None:
+    """torch gives its arguments by position; whoever calls the entry himself need not."""
+    backwards.arm()
+    engine: Any = graph._engine_run_backward
+    more = {"allow_unreachable": True, "accumulate_grad": True}
+    grads = (torch.ones(()), torch.ones(()))
+    for retain in (True, False):
+        for named in (True, False):
+            x = torch.ones(3, requires_grad=True)
+            roots = (x.exp().sum(), graph.get_gradient_edge(x.square().sum()))
+            if named:
+                engine(roots, grads, keep_graph=retain, create_graph=False, inputs=(), **more)
+            else:
+                engine(roots, grads, retain, False, (), **more)
+            call = backwards.history[-1]
+            assert x.grad is not None and call.retain == retain
+            assert call.roots == (roots[0].grad_fn._sequence_nr(), roots[1].node._sequence_nr())
+    x = torch.ones(1, requires_grad=True)
+    torch.autograd.backward(x)  # a leaf: no node at all
+    assert backwards.history[-1].roots == ()
+    with pytest.raises(TypeError):
+        engine()
+
+
+def test_calls_leave_nothing_behind() -> None:
+    backwards.arm()
+    kept: list[Any] = []
+
+    def work() -> None:
+        for _ in range(200):
+            x = torch.ones(3, requires_grad=True)
+            loss = x.exp().sum()
+            loss.backward()
+            with pytest.raises(RuntimeError):
+                loss.backward()
+            kept[:] = [weakref.ref(x), weakref.ref(loss)]
+        backwards.forget()
+        gc.collect()
+
+    work()
+    grown = []
+    for _ in range(3):
+        before = sys.getallocatedblocks()
+        work()
+        grown.append(sys.getallocatedblocks() - before)
+    assert min(grown) < 100 and [ref() for ref in kept] == [None, None]

@@ -210,3 +210,61 @@ def test_meta_tensors():
         y = x.exp()
         (y * 2).sum().backward()
         assert x.grad.device.type == "meta"
+
+
+def _graph_code(body):
+    torch._dynamo.reset()
+    code = []
+
+    def backend(graph, inputs):
+        code.append(graph.code)
+        return graph.forward
+
+    torch.compile(body, backend=backend, fullgraph=True)(torch.ones(3, 4, requires_grad=True))
+    return code
+
+
+def test_functions_are_traced_as_torchs_own():
+    weight = torch.ones(2, 4)
+
+    def body(x):
+        y = torch.nn.functional.linear(x * 2, weight)
+        torch.relu_(y)
+        torch._foreach_add_([y], 1)
+        torch.add(y.detach(), 1, out=torch.empty(3, 2))
+        return torch.batch_norm(y, None, None, torch.zeros(2), torch.ones(2), True, 0.1, 1e-5, False).sum()
+
+    plain = _graph_code(body)
+    assert "relu_" in plain[0] and "linear" in plain[0]
+    gradmend.install()
+    try:
+        assert _graph_code(body) == plain
+    finally:
+        gradmend.uninstall()
+    assert _graph_code(body) == plain
+
+
+def _graphs_of_a_gradient():
+    torch._dynamo.reset()
+    backend = Counting()
+    weight = nn.Parameter(torch.ones(2, 4))
+
+    @torch.compile(backend=backend)
+    def body(x):
+        y = torch.nn.functional.linear(x, weight).exp()
+        (g,) = torch.autograd.grad(y.sum(), weight, retain_graph=True)
+        y.sum().backward()
+        return g
+
+    out = body(torch.ones(3, 4))
+    return backend.graphs, out
+
+
+def test_a_backward_inside_compiled_code():
+    graphs, plain = _graphs_of_a_gradient()
+    gradmend.install()
+    try:
+        inside, ours = _graphs_of_a_gradient()
+    finally:
+        gradmend.uninstall()
+    assert inside <= graphs + 1 and torch.equal(ours, plain)

@@ -11,6 +11,42 @@ def places(params: Sequence[Any], /) -> list[tuple[int, int, None, int]] | None:
 def note(op: str, how: str, tensor: Any, /) -> bool: ...
 def record_to(append: Callable[[Any], None] | None, clock: Iterator[int] | None, /) -> None: ...
 def know_tensors(is_contiguous: Any, data_ptr: Any, nbytes: Any, version: Any, grad: Any, /) -> None: ...
+def before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None: ...
+def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> None: ...
+def steps_to(
+    append: Callable[[Any], None], clock: Iterator[int], slow: Callable[[Any], None], /
+) -> Callable[[Any], None]: ...
+def know_steps(
+    awake: set[str],
+    asleep: set[str],
+    stepped: list[Callable[[Any], None]],
+    plain: frozenset[type],
+    overridden: Callable[[Any], bool],
+    a_tensor: Any,
+    /,
+) -> None: ...
+def backward(state: list[Any], /) -> Callable[..., Any]: ...
+def hear_backwards(
+    before: Callable[..., None] | None,
+    after: Callable[..., None] | None,
+    failed: Callable[..., None] | None,
+    when: tuple[Any, ...] | None,
+    then: tuple[Any, ...] | None,
+    /,
+) -> None: ...
+def know_backwards(
+    call: type,
+    history: Any,
+    running: list[Any],
+    ticks: Iterator[int],
+    plain: frozenset[type],
+    grad_fn: Any,
+    numbers: Callable[[Any], tuple[int, ...]],
+    slow: Callable[..., Any],
+    hear: Callable[..., None],
+    with_nodes: int,
+    /,
+) -> None: ...
 def pack(tensor: Any, /) -> Any: ...
 def unpack(packed: Any, /) -> Any: ...
 def know_saves(
@@ -78,3 +114,33 @@ class Record: ...
 class UndoLog: ...
 class LayoutIndex: ...
 class Roll: ...
+
+class Function:
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        slow: Callable[..., Any],
+        op: str,
+        how: str,
+        awake: set[str],
+        plain: frozenset[type],
+        overridden: Callable[..., bool],
+        told: Callable[..., None],
+        edits: Any,
+        writes: bool,
+        first: bool,
+        uncounted: bool,
+        /,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class Overloads:
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        slow: Callable[..., Any],
+        awake: set[str],
+        known: dict[int, Any],
+        /,
+    ) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

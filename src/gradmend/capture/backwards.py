@@ -8,17 +8,20 @@ would keep a whole graph alive.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import count
 from threading import get_ident
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
 import torch.autograd.graph as graph
 
+from gradmend.capture.fast import compiled
 from gradmend.capture.sites import Raw, raw_here, resolve
+from gradmend.capture.taps import caches
 from gradmend.model import Frame, Site
 
 _Tensor = torch.Tensor
@@ -62,67 +65,99 @@ _ticks = count(1)
 _disarm: Callable[[], None] | None = None
 
 
+class _Ears:
+    """Who is called back, and the containers of which one must hold something for it to be worth it; None: always."""
+
+    before: Before | None = None
+    after: After | None = None
+    failed: Failed | None = None
+    when: tuple[Collection[Any], ...] | None = None
+    then: tuple[Collection[Any], ...] | None = None
+
+
 def arm(
     before: Before | None = None,
     after: After | None = None,
     failed: Failed | None = None,
     *,
-    site: Callable[[int], Raw] = raw_here,
+    when: tuple[Collection[Any], ...] | None = None,
+    then: tuple[Collection[Any], ...] | None = None,
 ) -> None:
     """Record each backward from now on, and call back before it, after it, and when it raises.
 
-    `failed` gets the roots too, while they are alive; it must not keep them.
+    `failed` gets the roots too, while they are alive; it must not keep them. `before` is called only while one of the
+    containers in `when` holds something, and `after` while one in `then` does.
     """
     global _disarm
     if _disarm is not None:
         raise RuntimeError("the recording of backward calls is armed already; disarm() it first")
-    live = True
-    tracing = torch.compiler.is_dynamo_compiling
-
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def run_backward(t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
-            if not live or tracing():
-                return original(t_outputs, *args, **kwargs)
-            retain = args[1] if len(args) > 1 else kwargs.get("keep_graph", False)
-            call = BackwardCall(next(_ticks), site(2), _numbers(t_outputs), bool(retain), get_ident())
-            history.append(call)
-            if len(history) > _CALLS_WITH_NODES:
-                history[-1 - _CALLS_WITH_NODES].visited.clear()
-            running.append(call)
-            try:
-                if before is not None:
-                    before(call, t_outputs, args[0] if args else kwargs.get("grad_tensors"))
-                result = original(t_outputs, *args, **kwargs)
-                call.outcome = "done"
-            except BaseException as exc:
-                call.outcome = "failed"
-                if failed is not None:
-                    _hear(failed, call, exc, t_outputs)
-                raise
-            finally:
-                running.remove(call)
-            if after is not None:
-                after(call)
-            return result
-
-        return run_backward
-
+    _Ears.before, _Ears.after, _Ears.failed, _Ears.when, _Ears.then = before, after, failed, when, then
+    if compiled is not None:
+        compiled.hear_backwards(before, after, failed, when, then)
     homes: list[Any] = [graph, torch.autograd]
     originals = [home._engine_run_backward for home in homes]
-    wrappers = [wrapped(original) for original in originals]
-    for home, wrapper in zip(homes, wrappers, strict=True):
+    wrappers = [_wrapped(original) for original in originals]
+    for home, (wrapper, state) in zip(homes, wrappers, strict=True):
+        state[1] = True
         home._engine_run_backward = wrapper
 
     def disarm() -> None:
-        # Whoever wrapped us meanwhile is left with a wrapper that only passes on.
-        nonlocal live
-        live = False
-        for home, original, wrapper in zip(homes, originals, wrappers, strict=True):
+        for home, original, (wrapper, state) in zip(homes, originals, wrappers, strict=True):
+            state[1] = False
             if home._engine_run_backward is wrapper:
                 home._engine_run_backward = original
+            else:  # whoever wrapped us meanwhile is left with a wrapper that only passes on, also when armed again
+                _quick.clear()
 
     _disarm = disarm
+
+
+_State = list[Any]  # what is wrapped, and whether we record
+# torch's own function, wrapped once and for all: Dynamo must be told of a compiled wrapper, and does not forget it.
+_quick: dict[Callable[..., Any], tuple[Callable[..., Any], _State]] = {}
+
+
+def _wrapped(original: Callable[..., Any]) -> tuple[Callable[..., Any], _State]:
+    if type(original) is FunctionType and original in _quick:
+        return _quick[original]
+    state: _State = [original, False]
+    return _in_python(original, state), state
+
+
+def _in_python(original: Callable[..., Any], state: _State) -> Callable[..., Any]:
+    tracing = torch.compiler.is_dynamo_compiling
+
+    @wraps(original)
+    def run_backward(t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
+        if tracing() or not state[1]:
+            return original(t_outputs, *args, **kwargs)
+        return _recorded(original, t_outputs, *args, **kwargs)
+
+    return run_backward
+
+
+def _recorded(original: Callable[..., Any], t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
+    retain = args[1] if len(args) > 1 else kwargs.get("keep_graph", False)
+    call = BackwardCall(next(_ticks), raw_here(2), _numbers(t_outputs), bool(retain), get_ident())
+    history.append(call)
+    if len(history) > _CALLS_WITH_NODES:
+        history[-1 - _CALLS_WITH_NODES].visited.clear()
+    running.append(call)
+    try:
+        if _Ears.before is not None and (_Ears.when is None or any(_Ears.when)):
+            _Ears.before(call, t_outputs, args[0] if args else kwargs.get("grad_tensors"))
+        result = original(t_outputs, *args, **kwargs)
+        call.outcome = "done"
+    except BaseException as exc:
+        call.outcome = "failed"
+        if _Ears.failed is not None:
+            _hear(_Ears.failed, call, exc, t_outputs)
+        raise
+    finally:
+        running.remove(call)
+    if _Ears.after is not None and (_Ears.then is None or any(_Ears.then)):
+        _Ears.after(call)
+    return result
 
 
 def _hear(failed: Failed, call: BackwardCall, exc: BaseException, roots: Roots) -> None:
@@ -175,3 +210,21 @@ def _numbers(roots: Roots) -> tuple[int, ...]:
         if node is not None:
             numbers.append(node._sequence_nr())
     return tuple(numbers)
+
+
+if compiled is not None:
+    compiled.know_backwards(
+        BackwardCall,
+        history,
+        running,
+        _ticks,
+        frozenset((_Tensor, torch.nn.Parameter)),
+        torch._C.TensorBase.__dict__["grad_fn"],
+        _numbers,
+        _recorded,
+        _hear,
+        _CALLS_WITH_NODES,
+    )
+    _own: _State = [graph._engine_run_backward, False]
+    _quick[_own[0]] = compiled.backward(_own), _own
+    caches.stands_for(_quick[_own[0]][0], _own[0])

@@ -13,7 +13,8 @@ from gradmend.capture.taps import hub
 _storage_of = torch._C.TensorBase.untyped_storage
 
 _armed = 0
-_hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
+watching: set[str] = set()  # holds a word while this is armed
+hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
 
 
 def arm() -> None:
@@ -24,6 +25,7 @@ def arm() -> None:
         return
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
+    watching.add("edits")
     stepping.arm()
     functions.arm()
     gradients.measure()
@@ -39,29 +41,26 @@ def disarm() -> None:
         return
     stepping.disarm()
     hub.awake.discard("edits")
+    watching.discard("edits")
     functions.disarm()
     gradients.disarm()
     checkpoints.disarm()
-
-
-def armed() -> bool:
-    return _armed > 0
 
 
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
     branches.roots[call.tick] = roots
     call.seeds = _storages(grads)
     if not plain.active and edits.pending():
-        hooks = arrivals.watch(roots)
-        if hooks:
-            _hooks[call.tick] = hooks
+        put_on = arrivals.watch(roots)
+        if put_on:
+            hooks[call.tick] = put_on
 
 
 def after_backward(call: BackwardCall) -> None:
     if branches.roots:
         branches.roots.pop(call.tick, None)
-    if _hooks:
-        for hook in _hooks.pop(call.tick, ()):
+    if hooks:
+        for hook in hooks.pop(call.tick, ()):
             hook.remove()
 
 

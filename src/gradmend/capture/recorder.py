@@ -73,6 +73,12 @@ class Recorder:
     def __init__(self, most: int = _CALLS_KEPT) -> None:
         self.ring: deque[Recorded] = deque(maxlen=most)
         self.ticks = count(1)
+        # Called after each step of an optimizer.
+        self.ear = (
+            self.stepped
+            if compiled is None
+            else compiled.steps_to(self.ring.append, self.ticks, self.stepped)
+        )
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
@@ -106,7 +112,7 @@ def start() -> Recorder:
     if _running is None:
         _running = Recorder()
         stepping.arm()
-        stepping.stepped.append(_running.stepped)
+        stepping.stepped.append(_running.ear)
         hub.listen(_running)
     return _running
 
@@ -114,7 +120,7 @@ def start() -> Recorder:
 def stop() -> None:
     global _running
     if _running is not None:
-        stepping.stepped.remove(_running.stepped)
+        stepping.stepped.remove(_running.ear)
         stepping.disarm()
         hub.unlisten(_running)
         _running = None

@@ -12,6 +12,13 @@ static PyMethodDef functions[] = {
     {"know_codes", know_codes, METH_VARARGS, "know_codes(meet, own, user, most_frames, most_users), for raw_here()."},
     {"know_tensors", know_tensors, METH_VARARGS,
      "know_tensors(is_contiguous, data_ptr, nbytes, _version, grad) of TensorBase, for place() and places()."},
+    {"before_step", (PyCFunction)(void (*)(void))before_step, METH_FASTCALL, "The hook before an optimizer's step."},
+    {"after_step", (PyCFunction)(void (*)(void))after_step, METH_FASTCALL, "The hook after it."},
+    {"steps_to", steps_to, METH_VARARGS, "steps_to(append, clock, slow): an ear that records an optimizer's step."},
+    {"know_steps", know_steps, METH_VARARGS, "know_steps(awake, asleep, stepped, plain, overridden, a_tensor)."},
+    {"backward", backward, METH_O, "backward([original, live]): the engine's entry, with a record of each call."},
+    {"hear_backwards", hear_backwards, METH_VARARGS, "hear_backwards(before, after, failed, when, then)."},
+    {"know_backwards", know_backwards, METH_VARARGS, "What backward() works on: see backwards.py."},
     {"pack", pack, METH_O, "The hook by which a Save is entered."},
     {"unpack", unpack, METH_O, "The hook by which backward asks for a Save."},
     {"know_saves", know_saves, METH_VARARGS, "What pack() and unpack() work on: see saves.py."},
@@ -36,11 +43,17 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__fast(void)
 {
-    if (tap_ready() < 0 || saves_ready() < 0 || writes_ready() < 0) {
+    if (tap_ready() < 0 || saves_ready() < 0 || writes_ready() < 0 || functions_ready() < 0
+        || PyType_Ready(&OverloadsType) < 0)
+    {
         return NULL;
     }
     PyObject *made = PyModule_Create(&module);
-    if (made != NULL && (PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0 || fields_ready(made) < 0)) {
+    if (made != NULL && (PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0
+                         || PyModule_AddObjectRef(made, "Function", (PyObject *)&FunctionType) < 0
+                         || PyModule_AddObjectRef(made, "Overloads", (PyObject *)&OverloadsType) < 0
+                         || fields_ready(made) < 0))
+    {
         Py_CLEAR(made);
     }
     return made;

@@ -66,10 +66,17 @@ int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Pyth
 PyObject *get(PyObject *property, PyObject *tensor); /* as a descriptor has it */
 PyObject *version_of(PyObject *tensor);
 PyObject *place(PyObject *module, PyObject *tensor);
+int add_places(PyObject *found, PyObject *params); /* 1: done; 0: one has gaps; -1: an error */
 PyObject *places(PyObject *module, PyObject *params);
 PyObject *note_in_python(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *record_to(PyObject *module, PyObject *args);
 PyObject *know_tensors(PyObject *module, PyObject *args);
+
+/* steps.c */
+PyObject *before_step(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *after_step(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *steps_to(PyObject *module, PyObject *args);
+PyObject *know_steps(PyObject *module, PyObject *args);
 
 /* tap.c */
 extern PyTypeObject TapType;
@@ -78,6 +85,18 @@ PyObject *know_taps(PyObject *module, PyObject *args);
 
 /* fields.c */
 int fields_ready(PyObject *module);
+
+/* functions.c */
+extern PyTypeObject FunctionType;
+int functions_ready(void);
+
+/* overloads.c */
+extern PyTypeObject OverloadsType;
+
+/* backwards.c */
+PyObject *backward(PyObject *module, PyObject *state);
+PyObject *hear_backwards(PyObject *module, PyObject *args);
+PyObject *know_backwards(PyObject *module, PyObject *args);
 
 /* saves.c */
 int saves_ready(void);

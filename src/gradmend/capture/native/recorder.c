@@ -49,47 +49,49 @@ place(PyObject *Py_UNUSED(module), PyObject *tensor)
     return NULL;
 }
 
-/* The places of those in a list of parameters that have a gradient; None where one of them has gaps. */
-PyObject *
-places(PyObject *Py_UNUSED(module), PyObject *params)
+/* Add the places of those in a list of parameters that have a gradient: 1 when done, 0 where one of them has gaps. */
+int
+add_places(PyObject *found, PyObject *params)
 {
-    if (gradient == NULL) {
-        Py_RETURN_NONE;
+    PyObject *fast = gradient == NULL ? NULL : PySequence_Fast(params, "parameters come as a list");
+    if (fast == NULL) {
+        return gradient == NULL ? 0 : -1;
     }
-    PyObject *fast = PySequence_Fast(params, "parameters come as a list"), *found = PyList_New(0);
-    if (fast == NULL || found == NULL) {
-        goto error;
-    }
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
+    int done = 1;
+    for (Py_ssize_t i = 0; done == 1 && i < PySequence_Fast_GET_SIZE(fast); i++) {
         PyObject *param = PySequence_Fast_GET_ITEM(fast, i), *grad = get(gradient, param);
         if (grad == NULL) {
-            goto error;
+            done = -1;
+            break;
         }
         Py_DECREF(grad);
         if (grad == Py_None) {
             continue;
         }
         PyObject *where = place(NULL, param);
-        if (where == NULL) {
-            goto error;
+        if (where == NULL || where == Py_None) {
+            done = where == NULL ? -1 : 0;
         }
-        if (where == Py_None) {
-            Py_DECREF(fast);
-            Py_DECREF(found);
-            return where;
+        else if (PyList_Append(found, where) < 0) {
+            done = -1;
         }
-        int failed = PyList_Append(found, where);
-        Py_DECREF(where);
-        if (failed) {
-            goto error;
-        }
+        Py_XDECREF(where);
     }
     Py_DECREF(fast);
-    return found;
-error:
-    Py_XDECREF(fast);
+    return done;
+}
+
+/* The same as a list of its own; None where one has gaps. */
+PyObject *
+places(PyObject *Py_UNUSED(module), PyObject *params)
+{
+    PyObject *found = PyList_New(0);
+    int done = found == NULL ? -1 : add_places(found, params);
+    if (done == 1) {
+        return found;
+    }
     Py_XDECREF(found);
-    return NULL;
+    return done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* Leave (tick, op, how, site, [place]) in the ring: 1 when done, 0 where Python must look, -1 on an error. */

@@ -94,7 +94,7 @@ def _teach_jit(made: dict[int, Callable[..., Any]]) -> None:
 
 
 # By id, as hashing an overload runs Python; each is held, so that its id stays its own.
-_known_overloads: dict[int, tuple[Any, tuple[str, Writes] | None]] = {}
+_known_overloads: wrappers.Known = {}
 
 
 def _overload_table(op: Any) -> tuple[str, Writes] | None:
@@ -115,7 +115,9 @@ def _overload_calls() -> Iterator[Patch]:
     from torch._ops import OpOverload, OpOverloadPacket
 
     for kind in (OpOverload, OpOverloadPacket):
-        yield Patch(kind, "__call__", wrappers.overload_call(kind.__call__, _overload_table))
+        yield Patch(
+            kind, "__call__", wrappers.overload_call(kind.__call__, _overload_table, _known_overloads)
+        )
 
 
 @cache

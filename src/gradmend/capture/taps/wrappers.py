@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ _Tensor = torch.Tensor
 _only_recorded = hub.only_recorded
 _overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
+_one_overridden = torch._C._has_torch_function_variadic
 
 
 _NOTHING_PLAIN, _FIRST_ARGUMENT, _ITEM = range(3)  # as native/tap.c
@@ -167,14 +169,15 @@ def out_function(original: Func, op: str) -> Func:
         _gather(kwargs["out"], targets)
         return _carry(_before(f"{op}(out=)", targets), original, args, kwargs)
 
-    return _dress(tap, original)
+    return _quick_function(_dress(tap, original), original, op)
 
 
 def function(original: Func, op: str, writes: Writes) -> Func:
     """`torch.relu_(t)`, `torch._foreach_add_(ts, ...)`; some take `out=` too."""
     if not writes.args:
         return out_function(original, op)
-    positions = writes.args
+    # The schemas' `self` is `input` to who calls a function.
+    positions = [(at, "input" if name == "self" else name) for at, name in writes.args]
     how = "metadata" if op in METADATA else "data"
     uncounted = op in ("batch_norm", "native_batch_norm", "_batch_norm_impl_index")
     trained_only = uncounted or op == "instance_norm"
@@ -200,7 +203,28 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             return original(*args, **kwargs)
         return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
-    return _dress(tap, original)
+    return _quick_function(
+        _dress(tap, original), original, op, how, writes=True, first=first, uncounted=uncounted
+    )
+
+
+def _quick_function(
+    slow: Func,
+    original: Func,
+    op: str,
+    how: str = "data",
+    *,
+    writes: bool = False,
+    first: bool = False,
+    uncounted: bool = False,
+) -> Func:
+    """The compiled tap, where there is one, which asks `slow` when somebody but the recorder listens."""
+    if compiled is None or type(original) is not BuiltinFunctionType:
+        return slow
+    told = hub.told, edits.state, writes, first, uncounted
+    tap: Func = compiled.Function(original, slow, op, how, _awake, PLAIN, _one_overridden, *told)
+    caches.stands_for(tap, original)
+    return tap
 
 
 def _trains(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -216,17 +240,23 @@ def _gather(value: Any, into: list[torch.Tensor]) -> None:
             _gather(one, into)
 
 
-def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]) -> Func:
-    """`torch.ops.aten.add_(...)`: the class's own call, for those ops whose schema writes."""
+Known = dict[int, tuple[Any, tuple[str, Any] | None]]
+
+
+def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None], known: Known) -> Func:
+    """`torch.ops.aten.add_(...)`: the class's own call, for those ops whose schema writes.
+
+    `known` is where the table remembers what it was asked for.
+    """
 
     @functools.wraps(original)
     def tap(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _tracing() or not _awake or _compiling():
             return original(self, *args, **kwargs)
-        known = table(self)
-        if known is None:
+        found = table(self)
+        if found is None:
             return original(self, *args, **kwargs)
-        op, writes = known
+        op, writes = found
         targets: list[torch.Tensor] = []
         for position, name in writes.args:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
@@ -235,4 +265,4 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
         how = "metadata" if op in METADATA else "data"
         return _carry(_before(op, targets, args[1:], kwargs, how), original, (self, *args), kwargs)
 
-    return tap
+    return tap if compiled is None else compiled.Overloads(original, tap, _awake, known)

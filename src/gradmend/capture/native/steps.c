@@ -1,0 +1,193 @@
+/* An optimizer's step as one: stepping.py and Recorder.stepped() have the same in Python. */
+
+#include "native.h"
+
+#define EARS 2
+
+static PyObject *ears[EARS];
+static PyObject *word_groups, *word_params, *word_data;
+/* What Python hands over once. */
+static PyObject *awake, *asleep, *stepped, *plain, *overridden, *a_tensor;
+
+/* The pre-hook: (optimizer, args, kwargs). */
+PyObject *
+before_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (awake == NULL || nargs != 3 || !PyTuple_Check(args[1]) || !PyDict_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "before_step(optimizer, args, kwargs)");
+        return NULL;
+    }
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(args[1]); i++) {
+        if (PyCallable_Check(PyTuple_GET_ITEM(args[1], i))) {
+            Py_RETURN_NONE; /* a closure runs the program's own code */
+        }
+    }
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(args[2], &at, &name, &value)) {
+        if (PyCallable_Check(value)) {
+            Py_RETURN_NONE;
+        }
+    }
+    for (int i = 0; i < EARS; i++) {
+        int was = PySet_Discard(awake, ears[i]);
+        if (was < 0 || (was && PySet_Add(asleep, ears[i]) < 0)) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* The post-hook: (optimizer, args, kwargs). */
+PyObject *
+after_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (awake == NULL || nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "after_step(optimizer, args, kwargs)");
+        return NULL;
+    }
+    for (int i = 0; i < EARS; i++) {
+        int was = PySet_Discard(asleep, ears[i]);
+        if (was < 0 || (was && PySet_Add(awake, ears[i]) < 0)) {
+            return NULL;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stepped); i++) {
+        PyObject *hear = Py_NewRef(PyList_GET_ITEM(stepped, i));
+        PyObject *none = PyObject_CallOneArg(hear, args[0]);
+        Py_DECREF(hear);
+        if (none == NULL) {
+            return NULL;
+        }
+        Py_DECREF(none);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Whether each can be looked at as it is, by no class's and no mode's leave. */
+static int
+all_plain(PyObject *params)
+{
+    if (!PyList_CheckExact(params)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(params); i++) {
+        int found = PySet_Contains(plain, (PyObject *)Py_TYPE(PyList_GET_ITEM(params, i)));
+        if (found != 1) {
+            return found;
+        }
+    }
+    return 1;
+}
+
+/* The places of all parameters that were stepped: a list, None where Python must look. */
+static PyObject *
+stepped_places(PyObject *optimizer)
+{
+    PyObject *over = PyObject_CallOneArg(overridden, a_tensor);
+    if (over == NULL) {
+        return NULL;
+    }
+    Py_DECREF(over);
+    if (over != Py_False) {
+        Py_RETURN_NONE;
+    }
+    PyObject *groups = PyObject_GetAttr(optimizer, word_groups), *found = NULL;
+    if (groups == NULL) {
+        return NULL;
+    }
+    int done = PyList_CheckExact(groups) && (found = PyList_New(0)) != NULL;
+    for (Py_ssize_t i = 0; done == 1 && i < PyList_GET_SIZE(groups); i++) {
+        PyObject *group = PyList_GET_ITEM(groups, i);
+        PyObject *params = PyDict_Check(group) ? PyDict_GetItemWithError(group, word_params) : NULL;
+        done = params == NULL ? 0 : all_plain(params);
+        if (done == 1) {
+            done = add_places(found, params);
+        }
+    }
+    Py_DECREF(groups);
+    if (done == 1) {
+        return found;
+    }
+    Py_XDECREF(found);
+    return done < 0 || PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* "AdamW.step". Asked for after every step, and nearly always of the same class, so the last is kept. */
+static PyObject *
+name_of(PyObject *ear, PyTypeObject *type)
+{
+    if (PyList_GET_ITEM(ear, 3) != (PyObject *)type) {
+        PyObject *name = PyType_GetName(type), *op = name == NULL ? NULL : PyUnicode_FromFormat("%U.step", name);
+        Py_XDECREF(name);
+        if (op == NULL || PyList_SetItem(ear, 3, Py_NewRef((PyObject *)type)) < 0 || PyList_SetItem(ear, 4, op) < 0) {
+            return NULL;
+        }
+    }
+    return Py_NewRef(PyList_GET_ITEM(ear, 4));
+}
+
+/* The ear itself. Its `self` is [append, clock, slow, the class that stepped last, its name for the record]. */
+static PyObject *
+hear_step(PyObject *self, PyObject *optimizer)
+{
+    PyObject *places = stepped_places(optimizer);
+    if (places == NULL || places == Py_None) {
+        PyErr_Clear(); /* Python meets the same error, and knows what it means */
+        Py_XDECREF(places);
+        return PyObject_CallOneArg(PyList_GET_ITEM(self, 2), optimizer);
+    }
+    PyObject *op = name_of(self, Py_TYPE(optimizer)), *tick = PyIter_Next(PyList_GET_ITEM(self, 1)), *raw = walk(1);
+    PyObject *none = NULL, *record = NULL;
+    if (op != NULL && tick != NULL && raw != NULL
+        && (record = PyTuple_Pack(5, tick, op, word_data, raw, places)) != NULL)
+    {
+        none = PyObject_CallOneArg(PyList_GET_ITEM(self, 0), record);
+    }
+    Py_XDECREF(op);
+    Py_XDECREF(tick);
+    Py_XDECREF(raw);
+    Py_XDECREF(record);
+    Py_DECREF(places);
+    return none;
+}
+
+static PyMethodDef ear = {"stepped", hear_step, METH_O, "An optimizer has stepped."};
+
+PyObject *
+steps_to(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *append, *clock, *slow;
+    if (!PyArg_ParseTuple(args, "OOO", &append, &clock, &slow)) {
+        return NULL;
+    }
+    PyObject *self = Py_BuildValue("[OOOOO]", append, clock, slow, Py_None, Py_None);
+    PyObject *made = self == NULL ? NULL : PyCFunction_New(&ear, self);
+    Py_XDECREF(self);
+    return made;
+}
+
+PyObject *
+know_steps(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[6], **kept[6] = {&awake, &asleep, &stepped, &plain, &overridden, &a_tensor};
+    if (!PyArg_ParseTuple(args, "O!O!O!O!OO", &PySet_Type, given, &PySet_Type, given + 1, &PyList_Type, given + 2,
+                          &PyFrozenSet_Type, given + 3, given + 4, given + 5))
+    {
+        return NULL;
+    }
+    if (word_groups == NULL) {
+        ears[0] = PyUnicode_InternFromString("listeners");
+        ears[1] = PyUnicode_InternFromString("edits");
+        word_data = PyUnicode_InternFromString("data");
+        word_params = PyUnicode_InternFromString("params");
+        word_groups = PyUnicode_InternFromString("param_groups");
+        if (ears[0] == NULL || ears[1] == NULL || word_data == NULL || word_params == NULL || word_groups == NULL) {
+            return NULL;
+        }
+    }
+    for (int i = 0; i < 6; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
+    }
+    Py_RETURN_NONE;
+}
