@@ -131,36 +131,36 @@ Tap_entered(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
     return out;
 }
 
+static int
+is_plain(Tap *tap, PyObject *tensor)
+{
+    return Py_IS_TYPE(tensor, Tensor) || PySet_Contains(tap->plain, (PyObject *)Py_TYPE(tensor)) == 1;
+}
+
 static PyObject *
 Tap_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Tap *tap = (Tap *)callable;
-    Py_ssize_t listening = PySet_GET_SIZE(tap->awake);
-    int heard = listening && PySet_Contains(tap->awake, word_listeners);
-    int recorded = listening == 1 && heard && ring != NULL && tap->writes != ITEM;
-    int entered = listening && !heard && tap->writes != NOTHING_PLAIN && ledger != NULL;
-    if ((listening == 0 || recorded || entered) && PyVectorcall_NARGS(nargsf) > 0
-        && PySet_Contains(tap->plain, (PyObject *)Py_TYPE(args[0])) == 1)
-    {
-        PyObject *over = PyObject_CallOneArg(tap->overridden, args[0]);
-        if (over == NULL) {
-            return NULL;
-        }
-        Py_DECREF(over);
-        if (over == Py_False) {
-            if (listening == 0) {
-                return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
-            }
-            if (recorded) {
-                return Tap_recorded(tap, args, nargsf, kwnames);
-            }
-            PyObject *out = Tap_entered(tap, args, nargsf, kwnames);
-            if (out != NULL || PyErr_Occurred()) {
-                return out;
-            }
+    int idle = PySet_GET_SIZE(tap->awake) == 0, recorded = 0;
+    if (PyVectorcall_NARGS(nargsf) == 0 || !is_plain(tap, args[0])) {
+        return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    }
+    if (!idle) {
+        int heard = PySet_Contains(tap->awake, word_listeners);
+        recorded = heard && PySet_GET_SIZE(tap->awake) == 1 && ring != NULL && tap->writes != ITEM;
+        if (heard ? !recorded : tap->writes == NOTHING_PLAIN || ledger == NULL) {
+            return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
         }
     }
-    return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    int over = truth(PyObject_CallOneArg(tap->overridden, args[0]));
+    if (over) {
+        return over < 0 ? NULL : PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    }
+    if (idle) {
+        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+    }
+    PyObject *out = recorded ? Tap_recorded(tap, args, nargsf, kwnames) : Tap_entered(tap, args, nargsf, kwnames);
+    return out != NULL || PyErr_Occurred() ? out : PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
 }
 
 static PyObject *
