@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.overrides import TorchFunctionMode
+from modes import Seeing
 
 import gradmend
 from gradmend.capture import recorder, sites
@@ -94,16 +94,6 @@ class Named(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-class Mode(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
 @needs_it
 def test_a_tap_calls_as_the_method_does() -> None:
     plain, setitem = torch.Tensor.add_, torch.Tensor.__setitem__
@@ -127,7 +117,7 @@ def test_a_tap_calls_as_the_method_does() -> None:
         Named.seen.clear()
         torch.zeros(2).as_subclass(Named).add_(1)
         assert Named.seen.count("add_") == 1
-        with Mode() as mode:
+        with Seeing() as mode:
             t.add_(1)
             t[1:] = 0
         assert mode.seen == [plain, setitem], "a mode sees the program, not us"

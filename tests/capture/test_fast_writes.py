@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from modes import Seeing
 from strided import bytes_of, views
 
 import gradmend
@@ -112,17 +113,6 @@ def test_the_value_comes_back(where: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("lazy", ["conj", "imag of conj", "expanded", "under a mode"])
 def test_values_that_are_more_than_their_bytes(lazy: str) -> None:
-    from torch.overrides import TorchFunctionMode
-
-    class Quiet(TorchFunctionMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[str] = []
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.seen.append(func.__name__)
-            return func(*args, **(kwargs or {}))
-
     def run(clones: bool) -> tuple[torch.Tensor, list[str]]:
         memory = torch.complex(torch.arange(4.0), torch.arange(4.0) + 1)
         of = {
@@ -143,14 +133,14 @@ def test_values_that_are_more_than_their_bytes(lazy: str) -> None:
                 else total + product.sum()
             )
             memory[...] = 0
-        mode = Quiet()
+        mode = Seeing()
         if lazy == "under a mode":
             with mode:
                 total.backward()
         else:
             total.backward()
         assert w.grad is not None
-        return w.grad, mode.seen
+        return w.grad, mode.names
 
     right, seen = run(True)
     with gradmend.heal():
