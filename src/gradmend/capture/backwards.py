@@ -20,6 +20,7 @@ import torch
 import torch.autograd.graph as graph
 
 from gradmend.capture.fast import compiled
+from gradmend.capture.regions import PLAIN
 from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.capture.taps import caches
 from gradmend.model import Frame, Site
@@ -218,7 +219,7 @@ if compiled is not None:
         history,
         running,
         _ticks,
-        frozenset((_Tensor, torch.nn.Parameter)),
+        PLAIN,
         torch._C.TensorBase.__dict__["grad_fn"],
         _numbers,
         _recorded,

@@ -9,7 +9,7 @@ import torch
 
 from gradmend.capture import fields
 from gradmend.capture.fast import compiled
-from gradmend.capture.regions import Layout, LayoutIndex, layout_of
+from gradmend.capture.regions import PLAIN, Layout, LayoutIndex, layout_of
 from gradmend.capture.rolls import Roll
 from gradmend.capture.sites import Raw
 from gradmend.heal.undo import Record, UndoLog
@@ -183,8 +183,11 @@ class Timeline(fields.Timeline):
             self.live.add(entry)
 
     def _counter_of(self, entry: Entry) -> Counter:
-        saved = entry.original() if entry.original else None
-        base = saved if saved is None or saved._base is None else saved._base
+        base = entry.original() if entry.original else None
+        if type(base) not in PLAIN:
+            base = None  # of a class that would see us look
+        elif base is not None and base._base is not None:
+            base = base._base
         for counter in self.counters:
             if base is not None and counter.base is not None and counter.base() is base:
                 return counter
@@ -229,5 +232,5 @@ class Timeline(fields.Timeline):
 
 if compiled is not None:
     _Base = torch._C.TensorBase
-    _properties = (_Base.__dict__[name] for name in ("_base", "is_nested"))
-    compiled.know_timelines(_Base.untyped_storage, _set_version, *_properties, _NO_UNDO, Counter)
+    compiled.know_counters(_set_version, _Base.__dict__["_base"], Counter, PLAIN)
+    compiled.know_timelines(_Base.untyped_storage, _Base.__dict__["is_nested"], _NO_UNDO)

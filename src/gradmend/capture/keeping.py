@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from gradmend.capture.entries import Timeline, Written
-from gradmend.capture.regions import Layout, physical, span
+from gradmend.capture.regions import PLAIN, Layout, physical, span
 from gradmend.heal.undo import Elements, take
 
-PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
 

@@ -361,16 +361,10 @@ if compiled is not None:
         _Memory.data_ptr,
         _Memory.nbytes,
         _Base.__dict__["is_cpu"],
-        _Base.is_neg,
-        _Base.is_conj,
-        torch.empty_like,
-        _Base.data_ptr,
         _detach,
         _Base.__getitem__,
         escapes,
         keep,
-        _Base.__dict__["nbytes"],
-        torch._C._has_torch_function_unary,
     )
 
 

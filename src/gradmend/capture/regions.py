@@ -13,6 +13,8 @@ from gradmend.capture.fast import compiled
 
 _set: Any = torch._C.TensorBase.set_  # not the name on torch.Tensor, which may be tapped
 
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))  # the classes that override nothing
+
 # Effort after which an overlap of two strided regions counts as one. The bytes are compared later anyway.
 _MOST_WORK = 10_000
 

@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradmend.capture.fast import compiled
-from gradmend.capture.keeping import PLAIN
+from gradmend.capture.regions import PLAIN
 from gradmend.capture.taps import hub
 
 _EARS = ("listeners", "edits")

@@ -11,6 +11,7 @@ import torch
 
 from gradmend.capture import escapes, reads
 from gradmend.capture.entries import Entry, Written
+from gradmend.capture.fast import compiled
 from gradmend.capture.faults import Fault
 from gradmend.capture.regions import layout_of, overlap, physical
 from gradmend.capture.sites import Raw, raw_here
@@ -215,3 +216,17 @@ def _is_result(slot: str | None) -> bool:
 
 def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and same_bytes(physical(_detach(a)), physical(b))
+
+
+if compiled is not None:
+    _Base: Any = torch._C.TensorBase  # the names on torch.Tensor may be tapped
+    compiled.know_values(
+        _storage_of,
+        torch._C.StorageBase.nbytes,  # type: ignore[attr-defined]
+        _Base.is_neg,
+        _Base.is_conj,
+        torch.empty_like,
+        _Base.data_ptr,
+        _Base.__dict__["nbytes"],
+        torch._C._has_torch_function_unary,
+    )

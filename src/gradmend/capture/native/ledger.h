@@ -35,6 +35,17 @@ on_roll(PyObject *roll)
     return ((Roll *)roll)->n;
 }
 
+/* counters.c */
+int version_at(PyObject *tensor, long long *version);
+Counter *counter_of(Timeline *timeline, Entry *entry);
+int uncredited(Entry *entry); /* the counter stepped outside every Write we saw */
+PyObject *know_counters(PyObject *module, PyObject *args);
+
+/* index.c */
+int index_ready(void);
+int index_add(LayoutIndex *index, PyObject *layout);
+int index_remove(LayoutIndex *index, PyObject *layout);
+
 /* timeline.c */
 int ledger_lock(Ledger *ledger);
 void ledger_unlock(Ledger *ledger);
@@ -45,8 +56,6 @@ Py_ssize_t living(Timeline *timeline);
 int close_timeline(Ledger *ledger, Timeline *timeline);
 int entry_died(Entry *entry);
 int tick_of(Ledger *ledger, long long *tick);
-int version_at(PyObject *tensor, long long *version);
-int uncredited(Entry *entry); /* the counter stepped outside every Write we saw */
 PyObject *settle(PyObject *module, PyObject *ledger);
 PyObject *settle_timeline(PyObject *module, PyObject *timeline);
 PyObject *bury(PyObject *module, PyObject *ledger);
@@ -63,9 +72,12 @@ typedef struct {
 /* A plain Write of all of `tensor`, or of what `key` picks. 1: begun; 0: Python must do it; -1: an error. */
 int write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key);
 int write_ended(Ledger *ledger, Begun *begun);
-PyObject *known_value(Entry *entry); /* NULL without an error where Python must judge */
 int writes_ready(void);
 PyObject *know_writes(PyObject *module, PyObject *args);
+
+/* values.c */
+PyObject *known_value(Entry *entry); /* NULL without an error where Python must judge */
+PyObject *know_values(PyObject *module, PyObject *args);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -27,8 +27,10 @@ static PyMethodDef functions[] = {
     {"settle", settle, METH_O, "settle(ledger): enter the Saves made since the last Write into their timelines."},
     {"settle_timeline", settle_timeline, METH_O, "Index the Saves of a timeline, and find the counter of each."},
     {"bury", bury, METH_O, "bury(ledger): take dead Saves out."},
-    {"know_timelines", know_timelines, METH_VARARGS, "What the three above work with: see ledger.py."},
+    {"know_timelines", know_timelines, METH_VARARGS, "What the three above work with: see entries.py."},
+    {"know_counters", know_counters, METH_VARARGS, "What tells counters apart: see entries.py."},
     {"know_writes", know_writes, METH_VARARGS, "What a plain Write works with: see ledger.py."},
+    {"know_values", know_values, METH_VARARGS, "What gives old values back: see verdict.py."},
     {"know_taps", know_taps, METH_VARARGS, "What a tap works with: see wrappers.py."},
     {NULL},
 };
@@ -43,7 +45,7 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__fast(void)
 {
-    if (tap_ready() < 0 || saves_ready() < 0 || writes_ready() < 0 || functions_ready() < 0
+    if (tap_ready() < 0 || saves_ready() < 0 || writes_ready() < 0 || index_ready() < 0 || functions_ready() < 0
         || PyType_Ready(&OverloadsType) < 0)
     {
         return NULL;

@@ -55,6 +55,20 @@ intern(const Name *names, size_t n)
 }
 #define INTERN(names) intern(names, sizeof(names) / sizeof(*(names)))
 
+/* What Python hands over once: each argument into its place. */
+static inline PyObject *
+keep_all(PyObject *args, PyObject **const *places, size_t n)
+{
+    if ((size_t)PyTuple_GET_SIZE(args) != n) {
+        PyErr_Format(PyExc_TypeError, "%zu arguments, and not %zd", n, PyTuple_GET_SIZE(args));
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++) {
+        Py_XSETREF(*places[i], Py_NewRef(PyTuple_GET_ITEM(args, (Py_ssize_t)i)));
+    }
+    Py_RETURN_NONE;
+}
+
 /* walk.c */
 PyObject *walk(long depth); /* the call chain, `depth` - 1 frames above the running one and up */
 PyObject *raw_here(PyObject *module, PyObject *const *args, Py_ssize_t nargs);

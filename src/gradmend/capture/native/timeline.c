@@ -7,20 +7,14 @@
 #define FEW_BYTES (1 << 16) /* as undo.py */
 #define FEW_RECORDS 1024
 
-static PyObject *storage_of, *cdata, *set_version, *base_property, *nested_property, *no_undo, *CounterClass;
+static PyObject *storage_of, *nested_property, *no_undo;
 /* Names. */
-static PyObject *acquire, *release, *new_timeline, *doze, *open_up, *rebuild, *tidy;
+static PyObject *cdata, *acquire, *release, *new_timeline, *doze, *open_up, *tidy;
 
 int
 tick_of(Ledger *ledger, long long *tick)
 {
     return number(PyIter_Next(ledger->clock), tick);
-}
-
-int
-version_at(PyObject *tensor, long long *version)
-{
-    return number(version_of(tensor), version);
 }
 
 /* While we hold the lock, a Save that dies waits to be buried. */
@@ -112,174 +106,6 @@ ledger_settle(Ledger *ledger)
 /* ------------------------------------------------------------------------------------------------------- settling */
 
 static int
-step_to(PyObject *tensor, long long version)
-{
-    PyObject *tensors = PyTuple_Pack(1, tensor), *versions = Py_BuildValue("(L)", version), *none = NULL;
-    if (tensors != NULL && versions != NULL) {
-        none = PyObject_CallFunctionObjArgs(set_version, tensors, versions, NULL);
-    }
-    Py_XDECREF(tensors);
-    Py_XDECREF(versions);
-    Py_XDECREF(none);
-    return none == NULL ? -1 : 0;
-}
-
-/* PyTorch does not tell which counter a tensor has; a step on one that shows on the other does. */
-static int
-carried_by(Counter *counter, PyObject *tensor)
-{
-    long long here, there;
-    if (version_at(counter->carrier, &here) < 0 || version_at(tensor, &there) < 0) {
-        return -1;
-    }
-    if (here != there) {
-        return 0;
-    }
-    if (step_to(counter->carrier, here + 1) < 0 || version_at(tensor, &there) < 0 || step_to(counter->carrier, here) < 0)
-    {
-        return -1;
-    }
-    return there == here + 1;
-}
-
-/* The tensor that a Save is a view of, or is: all that have it share its counter. NULL without an error: it is gone. */
-static PyObject *
-base_of(Entry *entry)
-{
-    PyObject *saved = alive(entry->original);
-    if (saved == NULL) {
-        return NULL;
-    }
-    PyObject *base = get(base_property, saved);
-    if (base == NULL || base != Py_None) {
-        Py_DECREF(saved);
-        return base;
-    }
-    Py_DECREF(base);
-    return saved;
-}
-
-static int
-has_base(Counter *counter, PyObject *base)
-{
-    PyObject *known = alive(counter->base);
-    Py_XDECREF(known); /* the caller's reference keeps it, if it is that one */
-    return known != NULL && known == base;
-}
-
-/* The counter of a Save of this timeline, borrowed. */
-static Counter *
-find_counter(Timeline *timeline, PyObject *handle, PyObject *base)
-{
-    for (Py_ssize_t i = 0; base != NULL && i < PyList_GET_SIZE(timeline->counters); i++) {
-        Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
-        if (has_base(counter, base)) {
-            return counter;
-        }
-    }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(timeline->counters); i++) {
-        Counter *counter = (Counter *)PyList_GET_ITEM(timeline->counters, i);
-        int same = carried_by(counter, handle);
-        if (same) {
-            return same < 0 ? NULL : counter;
-        }
-    }
-    PyObject *made = PyObject_CallOneArg(CounterClass, handle);
-    if (made == NULL || PyList_Append(timeline->counters, made) < 0) {
-        Py_XDECREF(made);
-        return NULL;
-    }
-    Py_DECREF(made); /* the list has it */
-    return (Counter *)made;
-}
-
-static Counter *
-counter_of(Timeline *timeline, Entry *entry)
-{
-    PyObject *base = base_of(entry);
-    if (base == NULL && PyErr_Occurred()) {
-        return NULL;
-    }
-    Counter *counter = find_counter(timeline, entry->handle, base);
-    if (counter != NULL && base != NULL && !has_base(counter, base)) {
-        PyObject *ref = PyWeakref_NewRef(base, NULL);
-        if (ref == NULL) {
-            counter = NULL;
-        }
-        else {
-            Py_XSETREF(counter->base, ref);
-        }
-    }
-    Py_XDECREF(base);
-    return counter;
-}
-
-static int
-index_add(LayoutIndex *index, PyObject *layout)
-{
-    static PyObject *one;
-    if (one == NULL && (one = PyLong_FromLong(1)) == NULL) {
-        return -1;
-    }
-    Py_ssize_t known = PyDict_GET_SIZE(index->counts);
-    PyObject *seen = PyDict_SetDefault(index->counts, layout, one);
-    if (seen == NULL) {
-        return -1;
-    }
-    if (PyDict_GET_SIZE(index->counts) == known) {
-        PyObject *more = PyNumber_Add(seen, one);
-        int failed = more == NULL || PyDict_SetItem(index->counts, layout, more) < 0;
-        Py_XDECREF(more);
-        return failed ? -1 : 0;
-    }
-    if (PySet_GET_SIZE(index->gone)) {
-        int there = PySet_Discard(index->gone, layout);
-        if (there) {
-            return there < 0 ? -1 : 0;
-        }
-    }
-    if (PyList_Append(index->unsorted, layout) < 0) {
-        return -1;
-    }
-    long long lo = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 0)), hi = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 1));
-    if (lo < index->lo) {
-        index->lo = lo;
-    }
-    if (hi > index->hi) {
-        index->hi = hi;
-    }
-    return 0;
-}
-
-static int
-index_remove(LayoutIndex *index, PyObject *layout)
-{
-    PyObject *seen = PyDict_GetItemWithError(index->counts, layout);
-    if (seen == NULL) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetObject(PyExc_KeyError, layout);
-        }
-        return -1;
-    }
-    long long left = PyLong_AsLongLong(seen) - 1;
-    if (left) {
-        PyObject *less = PyLong_FromLongLong(left);
-        int failed = less == NULL || PyDict_SetItem(index->counts, layout, less) < 0;
-        Py_XDECREF(less);
-        return failed ? -1 : 0;
-    }
-    if (PyDict_DelItem(index->counts, layout) < 0 || PySet_Add(index->gone, layout) < 0) {
-        return -1;
-    }
-    if (PySet_GET_SIZE(index->gone) > 16 + PyDict_GET_SIZE(index->counts)) {
-        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)index, rebuild);
-        Py_XDECREF(none);
-        return none == NULL ? -1 : 0;
-    }
-    return 0;
-}
-
-static int
 settle_one(Timeline *timeline, Entry *entry)
 {
     if (missing(entry->layout)) {
@@ -330,19 +156,6 @@ timeline_settle(Timeline *timeline)
         }
     }
     return 0;
-}
-
-int
-uncredited(Entry *entry)
-{
-    long long now;
-    if (version_at(entry->handle, &now) < 0) {
-        return -1;
-    }
-    if (missing(entry->counter)) {
-        return now != entry->version;
-    }
-    return now - ((Counter *)entry->counter)->credited != entry->standing;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- dying */
@@ -501,20 +314,16 @@ bury(PyObject *Py_UNUSED(module), PyObject *ledger)
 PyObject *
 know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[6],
-        **kept[6] = {&storage_of, &set_version, &base_property, &nested_property, &no_undo, &CounterClass};
+    PyObject *given[3], **kept[3] = {&storage_of, &nested_property, &no_undo};
     Name names[] = {
-        {&cdata, "_cdata"},      {&acquire, "acquire"},         {&release, "release"}, {&new_timeline, "_timeline"},
-        {&doze, "_doze"},        {&open_up, "open"},  {&rebuild, "rebuild"}, {&tidy, "tidy"},
+        {&cdata, "_cdata"}, {&acquire, "acquire"}, {&release, "release"}, {&new_timeline, "_timeline"},
+        {&doze, "_doze"},   {&open_up, "open"},    {&tidy, "tidy"},
     };
-    if (!PyArg_ParseTuple(args, "OOOOOO", given, given + 1, given + 2, given + 3, given + 4, given + 5)) {
+    if (!PyArg_ParseTuple(args, "OOO", given, given + 1, given + 2) || INTERN(names) < 0) {
         return NULL;
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 3; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
-    }
-    if (INTERN(names) < 0) {
-        return NULL;
     }
     Py_RETURN_NONE;
 }

@@ -10,8 +10,8 @@ import torch
 from gradmend.capture import edits
 from gradmend.capture.edits import Watched
 from gradmend.capture.fast import compiled
-from gradmend.capture.keeping import PLAIN
 from gradmend.capture.ledger import Ledger, Token
+from gradmend.capture.regions import PLAIN
 from gradmend.capture.taps import elements
 
 LEDGER = Ledger()

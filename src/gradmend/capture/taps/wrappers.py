@@ -11,7 +11,7 @@ import torch
 
 from gradmend.capture import edits
 from gradmend.capture.fast import compiled
-from gradmend.capture.keeping import PLAIN
+from gradmend.capture.regions import PLAIN
 from gradmend.capture.taps import caches, elements, hub
 from gradmend.capture.taps.schemas import METADATA, Writes
 
