@@ -113,7 +113,8 @@ def test_healed_gradients_are_those_of_the_meaning(flavour: str) -> None:
     print(
         f"{flavour}: {ends[True]} programs ran to their end, {ends[False]} stopped at an edit outside autograd"
     )
-    assert ends[True] > ends[False] if flavour == "quiet" else not ends[False]
+    # About every second quiet one stops; a few dozen programs may be far from that.
+    assert 4 * ends[True] > ends[False] if flavour == "quiet" else not ends[False]
 
 
 @settings(
