@@ -28,7 +28,7 @@ numbers_of(PyObject *roots)
             Py_DECREF(found);
             return PyObject_CallOneArg(numbers, roots);
         }
-        PyObject *node = Py_TYPE(grad_fn)->tp_descr_get(grad_fn, root, (PyObject *)Py_TYPE(root));
+        PyObject *node = get(grad_fn, root);
         PyObject *number = node == NULL || node == Py_None ? NULL : PyObject_CallMethodNoArgs(node, word_sequence_nr);
         int bad = number == NULL ? node != Py_None : PyList_Append(found, number) < 0;
         Py_XDECREF(node);
@@ -280,16 +280,15 @@ know_backwards(PyObject *Py_UNUSED(module), PyObject *args)
             return NULL;
         }
     }
-    word_append = PyUnicode_InternFromString("append");
-    word_running = PyUnicode_InternFromString("running");
-    word_done = PyUnicode_InternFromString("done");
-    word_failed = PyUnicode_InternFromString("failed");
-    word_sequence_nr = PyUnicode_InternFromString("_sequence_nr");
-    word_outcome = names[5];
-    word_visited = names[6];
-    if (!word_append || !word_running || !word_done || !word_failed || !word_sequence_nr) {
+    Name more[] = {
+        {&word_append, "append"}, {&word_running, "running"},          {&word_done, "done"},
+        {&word_failed, "failed"}, {&word_sequence_nr, "_sequence_nr"},
+    };
+    if (INTERN(more) < 0) {
         return NULL;
     }
+    word_outcome = names[5];
+    word_visited = names[6];
     for (int i = 0; i < 8; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }

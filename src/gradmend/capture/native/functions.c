@@ -23,34 +23,11 @@ typedef struct {
     int uncounted;        /* it steps no counter, so that the recorder need not hear of it */
 } Function;
 
-/* torch's own call, and the record that it leaves: `out` where all went well. */
-static PyObject *
-recorded(Function *tap, PyObject *const *args, size_t nargsf)
-{
-    PyObject *written = Py_NewRef(args[0]); /* the call may reuse the place of its arguments */
-    PyObject *out = PyObject_Vectorcall(tap->original, args, nargsf, NULL);
-    if (out != NULL && ring != NULL) {
-        int done = note(tap->op, tap->how, written);
-        if (done == 0) {
-            PyObject *told = PyObject_CallFunction(tap->told, "O(O)O", tap->op, written, tap->how);
-            done = told == NULL ? -1 : 1;
-            Py_XDECREF(told);
-        }
-        if (done < 0) {
-            Py_CLEAR(out);
-        }
-    }
-    Py_DECREF(written);
-    return out;
-}
-
 /* Whether an argument overrides torch's functions, or a mode does; -1 on an error. */
 static int
 overrides(Function *tap, PyObject *const *args, Py_ssize_t n)
 {
-    PyObject *over = PyObject_Vectorcall(tap->overridden, args, n, NULL);
-    Py_XDECREF(over);
-    return over == NULL ? -1 : over != Py_False;
+    return truth(PyObject_Vectorcall(tap->overridden, args, n, NULL));
 }
 
 /* Only the recorder listens, and compiled taps may leave their records in its ring. */
@@ -73,13 +50,12 @@ writes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnam
         {
             int over = overrides(tap, args, 1);
             if (over <= 0) {
-                return over < 0 ? NULL : recorded(tap, args, nargsf);
+                return over < 0 ? NULL
+                                : call_recorded(tap->original, tap->told, tap->op, tap->how, args, nargsf, NULL);
             }
         }
         if (tap->uncounted) {
-            PyObject *on = PyObject_GetAttr(tap->edits, word_on);
-            int heard = on == NULL ? -1 : PyObject_IsTrue(on);
-            Py_XDECREF(on);
+            int heard = truth(PyObject_GetAttr(tap->edits, word_on));
             if (heard <= 0) {
                 return heard < 0 ? NULL : PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
             }
@@ -260,9 +236,7 @@ PyTypeObject FunctionType = {
 int
 functions_ready(void)
 {
-    word_listeners = PyUnicode_InternFromString("listeners");
-    word_out = PyUnicode_InternFromString("out");
-    word_on = PyUnicode_InternFromString("on");
+    Name names[] = {{&word_listeners, "listeners"}, {&word_out, "out"}, {&word_on, "on"}};
     FunctionType.tp_base = &PyCFunction_Type; /* no constant for every compiler */
-    return word_listeners == NULL || word_out == NULL || word_on == NULL ? -1 : PyType_Ready(&FunctionType);
+    return INTERN(names) < 0 ? -1 : PyType_Ready(&FunctionType);
 }

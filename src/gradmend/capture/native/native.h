@@ -77,6 +77,8 @@ PyObject *know_codes(PyObject *module, PyObject *args);
 /* recorder.c */
 extern PyObject *ring;                                /* append() of the recorder's ring, while it is on */
 int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */
+PyObject *call_recorded(PyObject *original, PyObject *told, PyObject *op, PyObject *how, PyObject *const *args,
+                        size_t nargsf, PyObject *kwnames);
 PyObject *get(PyObject *property, PyObject *tensor); /* as a descriptor has it */
 PyObject *version_of(PyObject *tensor);
 PyObject *place(PyObject *module, PyObject *tensor);

@@ -131,6 +131,28 @@ note(PyObject *op, PyObject *how, PyObject *tensor)
     return done;
 }
 
+/* torch's own call, and the record that it leaves of its first argument; `told` is the recorder's ear in Python. */
+PyObject *
+call_recorded(PyObject *original, PyObject *told, PyObject *op, PyObject *how, PyObject *const *args, size_t nargsf,
+              PyObject *kwnames)
+{
+    PyObject *written = Py_NewRef(args[0]); /* the call may reuse the place of its arguments */
+    PyObject *out = PyObject_Vectorcall(original, args, nargsf, kwnames);
+    if (out != NULL && ring != NULL) {
+        int done = note(op, how, written);
+        if (done == 0) {
+            PyObject *none = PyObject_CallFunction(told, "O(O)O", op, written, how);
+            done = none == NULL ? -1 : 1;
+            Py_XDECREF(none);
+        }
+        if (done < 0) {
+            Py_CLEAR(out);
+        }
+    }
+    Py_DECREF(written);
+    return out;
+}
+
 PyObject *
 know_tensors(PyObject *Py_UNUSED(module), PyObject *args)
 {

@@ -84,13 +84,9 @@ all_plain(PyObject *params)
 static PyObject *
 stepped_places(PyObject *optimizer)
 {
-    PyObject *over = PyObject_CallOneArg(overridden, a_tensor);
-    if (over == NULL) {
-        return NULL;
-    }
-    Py_DECREF(over);
-    if (over != Py_False) {
-        Py_RETURN_NONE;
+    int over = truth(PyObject_CallOneArg(overridden, a_tensor));
+    if (over) {
+        return over < 0 ? NULL : Py_NewRef(Py_None);
     }
     PyObject *groups = PyObject_GetAttr(optimizer, word_groups), *found = NULL;
     if (groups == NULL) {
@@ -176,15 +172,12 @@ know_steps(PyObject *Py_UNUSED(module), PyObject *args)
     {
         return NULL;
     }
-    if (word_groups == NULL) {
-        ears[0] = PyUnicode_InternFromString("listeners");
-        ears[1] = PyUnicode_InternFromString("edits");
-        word_data = PyUnicode_InternFromString("data");
-        word_params = PyUnicode_InternFromString("params");
-        word_groups = PyUnicode_InternFromString("param_groups");
-        if (ears[0] == NULL || ears[1] == NULL || word_data == NULL || word_params == NULL || word_groups == NULL) {
-            return NULL;
-        }
+    Name names[] = {
+        {&ears[0], "listeners"}, {&ears[1], "edits"},          {&word_data, "data"},
+        {&word_params, "params"}, {&word_groups, "param_groups"},
+    };
+    if (INTERN(names) < 0) {
+        return NULL;
     }
     for (int i = 0; i < 6; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));

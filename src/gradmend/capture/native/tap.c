@@ -31,26 +31,6 @@ typedef struct {
     PyObject *dict, *weakrefs;
 } Tap;
 
-static PyObject *
-Tap_recorded(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
-    PyObject *written = Py_NewRef(args[0]); /* the call may reuse the place of its arguments */
-    PyObject *out = PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
-    if (out != NULL && ring != NULL) {
-        int done = note(tap->op, tap->how, written);
-        if (done == 0) {
-            PyObject *told = PyObject_CallFunction(tap->told, "O(O)O", tap->op, written, tap->how);
-            done = told == NULL ? -1 : 1;
-            Py_XDECREF(told);
-        }
-        if (done < 0) {
-            Py_CLEAR(out);
-        }
-    }
-    Py_DECREF(written);
-    return out;
-}
-
 /* Whether edits.before() would find nothing to watch, as nearly always: autograd sees the write itself, or no graph
    lies there. */
 static int
@@ -159,7 +139,8 @@ Tap_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwn
     if (idle) {
         return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
     }
-    PyObject *out = recorded ? Tap_recorded(tap, args, nargsf, kwnames) : Tap_entered(tap, args, nargsf, kwnames);
+    PyObject *out = recorded ? call_recorded(tap->original, tap->told, tap->op, tap->how, args, nargsf, kwnames)
+                             : Tap_entered(tap, args, nargsf, kwnames);
     return out != NULL || PyErr_Occurred() ? out : PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
 }
 
