@@ -107,8 +107,10 @@ def _no_self_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 layout_of = _layout_of
 if compiled is not None:
     _Base: Any = torch._C.TensorBase  # as above: the names on torch.Tensor may be tapped
-    _properties = (_Base.__dict__[name] for name in ("shape", "dtype"))
-    compiled.know_layouts(Layout, *_properties, _Base.stride, _Base.storage_offset, _layout_of)
+    _shape, _dtype = (_Base.__dict__[name] for name in ("shape", "dtype"))
+    # One call for all that a tensor is; a torch before 2.10 has no such table.
+    compiled.know_facts(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), _dtype, PLAIN)
+    compiled.know_layouts(Layout, _shape, _dtype, _Base.stride, _Base.storage_offset, _layout_of)
     layout_of = compiled.layout_of
 
 

@@ -52,15 +52,45 @@ grid_clear(Grid *grid)
     Py_CLEAR(grid->dtype);
 }
 
+/* The same from what DLPack tells; 0 where it does not. */
+static int
+grid_from(PyObject *tensor, Grid *grid)
+{
+    DLTensor facts;
+    if (!facts_of(tensor, &facts) || facts.ndim > MOST_DIMS) {
+        return 0;
+    }
+    if (number(PyObject_CallOneArg(offset_of, tensor), &grid->offset) < 0
+        || (grid->dtype = dtype_in(tensor, &facts)) == NULL)
+    {
+        return -1;
+    }
+    grid->item = item_of(&facts);
+    grid->dims = facts.ndim;
+    for (int d = 0; d < grid->dims; d++) {
+        grid->sizes[d] = facts.shape[d];
+        grid->steps[d] = facts.strides[d];
+    }
+    if (on_cpu(&facts) && facts.data != NULL) {
+        grid->memory = (char *)facts.data - grid->offset * grid->item;
+    }
+    return 1;
+}
+
 int
 grid_of(PyObject *tensor, Grid *grid)
 {
-    memset(grid, 0, sizeof(*grid));
     PyObject *offset = NULL;
-    int done = -1;
+    grid->shape = grid->strides = grid->dtype = NULL;
+    grid->memory = NULL;
     if (Layout == NULL) {
         return 0;
     }
+    int done = grid_from(tensor, grid);
+    if (done) {
+        return done;
+    }
+    done = -1;
     if ((grid->shape = get(shape_of, tensor)) == NULL) {
         if (PyErr_ExceptionMatches(PyExc_RuntimeError)) { /* a nested tensor has none */
             PyErr_Clear();

@@ -16,6 +16,7 @@ typedef struct {
     int dims;
     long long sizes[MOST_DIMS], steps[MOST_DIMS];
     PyObject *shape, *strides, *dtype; /* the first two may be missing */
+    const char *memory;                /* where its storage begins, if that is known and can be read */
 } Grid;
 int grid_of(PyObject *tensor, Grid *grid); /* 1, and to be cleared; 0 where Python must look; -1 on an error */
 int grid_at(Grid *grid, PyObject *key);

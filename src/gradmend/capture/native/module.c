@@ -12,6 +12,8 @@ static PyMethodDef functions[] = {
     {"know_codes", know_codes, METH_VARARGS, "know_codes(meet, own, user, most_frames, most_users), for raw_here()."},
     {"know_tensors", know_tensors, METH_VARARGS,
      "know_tensors(is_contiguous, data_ptr, nbytes, _version, grad) of TensorBase, for place() and places()."},
+    {"know_facts", know_facts, METH_VARARGS,
+     "know_facts(exchange, dtype, plain): DLPack's table of torch, or None; whether it can be used."},
     {"before_step", (PyCFunction)(void (*)(void))before_step, METH_FASTCALL, "The hook before an optimizer's step."},
     {"after_step", (PyCFunction)(void (*)(void))after_step, METH_FASTCALL, "The hook after it."},
     {"steps_to", steps_to, METH_VARARGS, "steps_to(append, clock, slow): an ear that records an optimizer's step."},

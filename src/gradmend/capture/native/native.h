@@ -1,12 +1,13 @@
 /* The compiled part of gradmend.capture: what runs most often while a program trains. Everything here has its like in
    Python, beside which it is tested, and which runs where there was no compiler. Only CPython's public API is used, and
-   none of torch's, so that one build serves every torch. */
+   none of torch's headers, so that one build serves every torch. */
 
 #ifndef GRADMEND_NATIVE_H
 #define GRADMEND_NATIVE_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdint.h>
 #include <string.h>
 
 #if defined(__GNUC__)
@@ -73,6 +74,24 @@ keep_all(PyObject *args, PyObject **const *places, size_t n)
 PyObject *walk(long depth); /* the call chain, `depth` - 1 frames above the running one and up */
 PyObject *raw_here(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *know_codes(PyObject *module, PyObject *args);
+
+/* facts.c */
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} Element;
+typedef struct {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    Element element;
+    int64_t *shape, *strides; /* the tensor's own */
+    uint64_t byte_offset;
+} DLTensor;
+int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor can't tell */
+int on_cpu(const DLTensor *facts);
+long long item_of(const DLTensor *facts);
+PyObject *dtype_in(PyObject *tensor, const DLTensor *facts);
+PyObject *know_facts(PyObject *module, PyObject *args);
 
 /* recorder.c */
 extern PyObject *ring;                                /* append() of the recorder's ring, while it is on */

@@ -61,13 +61,32 @@ add_record(UndoLog *undo, PyObject *series, Written *written, PyObject *old)
     return failed ? -1 : 0;
 }
 
+/* Where its storage begins; 0 where it can't be read. */
+static int
+memory_of(PyObject *tensor, PyObject *storage, const Grid *grid, const char **memory)
+{
+    if ((*memory = grid->memory) != NULL) {
+        return 1;
+    }
+    long long address;
+    int near = truth(get(is_cpu, tensor));
+    if (near <= 0) {
+        return near;
+    }
+    if (number(PyObject_CallOneArg(storage_ptr, storage), &address) < 0) {
+        return -1;
+    }
+    *memory = (const char *)(Py_ssize_t)address;
+    return address != 0;
+}
+
 /* The old bytes that live Saves need. 1: they are kept, or nobody needs any; 0: Python must see; -1: an error. */
 static int
 keep_plainly(Timeline *timeline, PyObject *storage, PyObject *tensor, Written *written, const Grid *grid)
 {
     LayoutIndex *index = (LayoutIndex *)timeline->index;
     UndoLog *undo = (UndoLog *)timeline->undo;
-    long long lo, hi, there, address;
+    long long lo, hi, there;
     int dense, met = PyDict_Contains(index->counts, written->layout);
     bounds(grid, &lo, &hi, &dense);
     if (met <= 0) {
@@ -80,19 +99,18 @@ keep_plainly(Timeline *timeline, PyObject *storage, PyObject *tensor, Written *w
     if (!dense || hi - lo > MOST_BYTES) {
         return 0;
     }
-    int near = truth(get(is_cpu, tensor));
+    const char *memory;
+    int near = memory_of(tensor, storage, grid, &memory);
     if (near <= 0) {
         return near;
     }
-    if (number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0
-        || number(PyObject_CallOneArg(storage_ptr, storage), &address) < 0)
-    {
+    if (number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0) {
         return -1;
     }
-    if (address == 0 || there < hi) {
+    if (there < hi) {
         return 0;
     }
-    PyObject *old = PyBytes_FromStringAndSize((const char *)(Py_ssize_t)address + lo, (Py_ssize_t)(hi - lo));
+    PyObject *old = PyBytes_FromStringAndSize(memory + lo, (Py_ssize_t)(hi - lo));
     if (old == NULL) {
         return -1;
     }

@@ -1,0 +1,86 @@
+/* What a tensor is, in one call: by DLPack's exchange table, which torch hands out as a capsule. Its layout is fixed by
+   DLPack, not by torch, so that this too serves every torch; one without the table is asked attribute by attribute. */
+
+#include "native.h"
+
+/* DLPack 1.x: DLPackExchangeAPI and DLTensor. */
+typedef struct {
+    struct {
+        uint32_t major, minor;
+    } version;
+    void *older;
+    void *unused[3];
+    int (*look)(void *tensor, DLTensor *into);
+} Exchange;
+
+enum { MAJOR = 1, CPU = 1 };
+
+static const Exchange *exchange;
+static PyObject *dtype_of, *plain;
+
+/* torch's name for each kind of element met so far. */
+static struct {
+    Element element;
+    PyObject *dtype; /* torch keeps its dtypes for ever */
+} names[64];
+
+int
+facts_of(PyObject *tensor, DLTensor *facts)
+{
+    /* A class of its own may mind being looked at. */
+    if (exchange == NULL || PySet_Contains(plain, (PyObject *)Py_TYPE(tensor)) != 1) {
+        return 0;
+    }
+    if (exchange->look(tensor, facts) != 0) {
+        PyErr_Clear(); /* sparse, nested, meta: Python knows what that means */
+        return 0;
+    }
+    return 1;
+}
+
+int
+on_cpu(const DLTensor *facts)
+{
+    return facts->device_type == CPU;
+}
+
+long long
+item_of(const DLTensor *facts)
+{
+    return (facts->element.bits * facts->element.lanes + 7) / 8;
+}
+
+PyObject *
+dtype_in(PyObject *tensor, const DLTensor *facts)
+{
+    const Element *element = &facts->element;
+    size_t at = (element->code * 7u + element->bits / 4u + element->lanes) & 63;
+    if (names[at].dtype != NULL && memcmp(&names[at].element, element, sizeof(*element)) == 0) {
+        return Py_NewRef(names[at].dtype);
+    }
+    PyObject *dtype = get(dtype_of, tensor);
+    if (dtype != NULL) {
+        names[at].element = *element;
+        Py_XSETREF(names[at].dtype, Py_NewRef(dtype));
+    }
+    return dtype;
+}
+
+PyObject *
+know_facts(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule, *property, *classes;
+    if (!PyArg_ParseTuple(args, "OOO!", &capsule, &property, &PyFrozenSet_Type, &classes)) {
+        return NULL;
+    }
+    Py_XSETREF(dtype_of, Py_NewRef(property));
+    Py_XSETREF(plain, Py_NewRef(classes));
+    exchange = NULL;
+    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+        const Exchange *found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+        if (found != NULL && found->version.major == MAJOR && found->look != NULL) {
+            exchange = found;
+        }
+    }
+    return PyBool_FromLong(exchange != NULL);
+}
