@@ -50,7 +50,7 @@ class Ledger(fields.Ledger):
         self.dead = []
         self.clock = itertools.count(1)
         self.budgets = False
-        self._lock = threading.RLock()
+        self._lock = threading.RLock() if compiled is None else compiled.Lock()
         self._busy = 0
 
     # ------------------------------------------------------------------ Saves

@@ -225,8 +225,13 @@ if compiled is not None:
         torch._C.StorageBase.nbytes,  # type: ignore[attr-defined]
         _Base.is_neg,
         _Base.is_conj,
+        torch._C._has_torch_function_unary,
+    )
+    compiled.know_scratch(
         torch.empty_like,
         _Base.data_ptr,
-        _Base.__dict__["nbytes"],
-        torch._C._has_torch_function_unary,
+        _storage_of,
+        _Base._use_count,
+        torch._C._storage_Use_Count,  # type: ignore[attr-defined]
+        _Base.is_inference,
     )

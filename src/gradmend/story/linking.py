@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from gradmend.capture.entries import Entry, Written
 from gradmend.capture.ledger import Finding
 from gradmend.capture.regions import Layout
@@ -16,6 +18,7 @@ from gradmend.story.holders import holder, shape_of
 from gradmend.story.knowledge import by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
 
+_storage_of = torch._C.TensorBase.untyped_storage  # the name on torch.Tensor may be tapped
 _MOST_WRITES = 8  # told in one conflict
 
 
@@ -108,9 +111,13 @@ def _save(entry: Entry, node: str, op: str, slot: str | None) -> Save:
     return Save(site, op, node, slot, info, _view(int(handle.storage_offset()), handle.numel(), entry))
 
 
+_OPERATORS = torch._tensor.__file__  # `x ** 2` goes through a line of torch's own
+
+
 def _direct(site: Site) -> bool:
     """The user's own line called the op."""
-    return bool(site.frames) and site.frames[0].owner == "user"
+    first = next((f for f in site.frames if f.file != _OPERATORS), None)
+    return first is not None and first.owner == "user"
 
 
 def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
@@ -128,7 +135,7 @@ def _view(offset: int, numel: int, entry: Entry) -> str | None:
     if timeline is None:
         return None
     item = entry.handle.element_size()
-    total = entry.handle.untyped_storage().nbytes() // item
+    total = _storage_of(entry.handle).nbytes() // item
     if numel >= total:
         return None
     return f"{numel} of the {total} elements of its storage, from element {offset} on"

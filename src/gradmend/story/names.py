@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from gradmend.model import Frame
 from gradmend.story.source import (
@@ -209,6 +209,9 @@ def _position(param: str, op: str | None) -> int | None:
     return {"self": 0, "input": 0, "other": 1, "exponent": 1, "mat2": 1}.get(param)
 
 
+@lru_cache(
+    maxsize=1024
+)  # a tree is kept while its file stays as it is, and a loop comes by the same lines again
 def _text(node: ast.expr, suffix: str = "") -> str | None:
     if isinstance(node, ast.Starred | ast.Lambda | ast.Constant):
         return None

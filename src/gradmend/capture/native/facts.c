@@ -21,7 +21,7 @@ static PyObject *dtype_of, *plain;
 /* torch's name for each kind of element met so far. */
 static struct {
     Element element;
-    PyObject *dtype; /* torch keeps its dtypes for ever */
+    PyObject *dtype;
 } names[64];
 
 int
@@ -55,15 +55,15 @@ dtype_in(PyObject *tensor, const DLTensor *facts)
 {
     const Element *element = &facts->element;
     size_t at = (element->code * 7u + element->bits / 4u + element->lanes) & 63;
-    if (names[at].dtype != NULL && memcmp(&names[at].element, element, sizeof(*element)) == 0) {
-        return Py_NewRef(names[at].dtype);
-    }
-    PyObject *dtype = get(dtype_of, tensor);
-    if (dtype != NULL) {
+    if (names[at].dtype == NULL || memcmp(&names[at].element, element, sizeof(*element)) != 0) {
+        PyObject *dtype = get(dtype_of, tensor);
+        if (dtype == NULL) {
+            return NULL;
+        }
         names[at].element = *element;
-        Py_XSETREF(names[at].dtype, Py_NewRef(dtype));
+        Py_XSETREF(names[at].dtype, dtype);
     }
-    return dtype;
+    return names[at].dtype;
 }
 
 PyObject *

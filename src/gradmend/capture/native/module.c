@@ -25,6 +25,7 @@ static PyMethodDef functions[] = {
     {"unpack", unpack, METH_O, "The hook by which backward asks for a Save."},
     {"know_saves", know_saves, METH_VARARGS, "What pack() and unpack() work on: see saves.py."},
     {"layout_of", layout_of, METH_O, "Which bytes of its storage a tensor covers."},
+    {"know_grids", know_grids, METH_VARARGS, "know_grids(shape, dtype, stride, storage_offset) of TensorBase."},
     {"know_layouts", know_layouts, METH_VARARGS, "What layout_of() works with: see regions.py."},
     {"settle", settle, METH_O, "settle(ledger): enter the Saves made since the last Write into their timelines."},
     {"settle_timeline", settle_timeline, METH_O, "Index the Saves of a timeline, and find the counter of each."},
@@ -33,6 +34,7 @@ static PyMethodDef functions[] = {
     {"know_counters", know_counters, METH_VARARGS, "What tells counters apart: see entries.py."},
     {"know_writes", know_writes, METH_VARARGS, "What a plain Write works with: see ledger.py."},
     {"know_values", know_values, METH_VARARGS, "What gives old values back: see verdict.py."},
+    {"know_scratch", know_scratch, METH_VARARGS, "What old values are handed out in is made with: see verdict.py."},
     {"know_taps", know_taps, METH_VARARGS, "What a tap works with: see wrappers.py."},
     {NULL},
 };
@@ -56,7 +58,7 @@ PyInit__fast(void)
     if (made != NULL && (PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0
                          || PyModule_AddObjectRef(made, "Function", (PyObject *)&FunctionType) < 0
                          || PyModule_AddObjectRef(made, "Overloads", (PyObject *)&OverloadsType) < 0
-                         || fields_ready(made) < 0))
+                         || PyModule_AddType(made, &LockType) < 0 || fields_ready(made) < 0 || layouts_ready(made) < 0))
     {
         Py_CLEAR(made);
     }

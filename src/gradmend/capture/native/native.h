@@ -90,7 +90,7 @@ typedef struct {
 int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor can't tell */
 int on_cpu(const DLTensor *facts);
 long long item_of(const DLTensor *facts);
-PyObject *dtype_in(PyObject *tensor, const DLTensor *facts);
+PyObject *dtype_in(PyObject *tensor, const DLTensor *facts); /* borrowed */
 PyObject *know_facts(PyObject *module, PyObject *args);
 
 /* recorder.c */

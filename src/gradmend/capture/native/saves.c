@@ -173,7 +173,7 @@ know_saves(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *kind, *plain, *entries, *given[10];
     PyObject **kept[10] = {&local, &asleep, &escapes, &running, &detach, &storage_of, &current_node, &slow_pack,
                            &slow_unpack, &visit};
-    if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOOO", &PyType_Type, &kind, &PyType_Type, &plain, &LedgerType,
+    if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOOO", &PyType_Type, &kind, &PyType_Type, &plain, LedgerType,
                           &entries, given, &PySet_Type, given + 1, given + 2, &PyList_Type, given + 3, given + 4,
                           given + 5, given + 6, given + 7, given + 8, given + 9))
     {

@@ -251,7 +251,7 @@ know_taps(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *entries, *kind, *given[6];
     PyObject **kept[6] = {&edits, &requires_grad, &is_leaf, &is_view, &grad_mode, &storage_of};
-    if (!PyArg_ParseTuple(args, "O!O!OOOOOO", &LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
+    if (!PyArg_ParseTuple(args, "O!O!OOOOOO", LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
                           given + 3, given + 4, given + 5))
     {
         return NULL;

@@ -9,7 +9,7 @@
 
 static PyObject *storage_of, *nested_property, *no_undo;
 /* Names. */
-static PyObject *cdata, *acquire, *release, *new_timeline, *doze, *open_up, *tidy;
+static PyObject *cdata, *new_timeline, *doze, *open_up, *tidy;
 
 int
 tick_of(Ledger *ledger, long long *tick)
@@ -18,31 +18,18 @@ tick_of(Ledger *ledger, long long *tick)
 }
 
 /* While we hold the lock, a Save that dies waits to be buried. */
-int
+void
 ledger_lock(Ledger *ledger)
 {
-    PyObject *got = PyObject_CallMethodNoArgs(ledger->lock, acquire);
-    if (got == NULL) {
-        return -1;
-    }
-    Py_DECREF(got);
+    lock_take((Lock *)ledger->lock, 1);
     ledger->busy++;
-    return 0;
 }
 
-/* Whatever error is on its way stays. */
 void
 ledger_unlock(Ledger *ledger)
 {
-    PyObject *kind, *error, *trace;
-    PyErr_Fetch(&kind, &error, &trace);
     ledger->busy--;
-    PyObject *none = PyObject_CallMethodNoArgs(ledger->lock, release);
-    if (none == NULL) {
-        PyErr_WriteUnraisable(ledger->lock);
-    }
-    Py_XDECREF(none);
-    PyErr_Restore(kind, error, trace);
+    lock_release((Lock *)ledger->lock);
 }
 
 /* ------------------------------------------------------------------------------------------------------- entering */
@@ -209,12 +196,7 @@ ledger_bury(Ledger *ledger)
     if (ledger->busy) {
         return 0;
     }
-    PyObject *got = PyObject_CallMethodOneArg(ledger->lock, acquire, Py_False);
-    if (got == NULL) {
-        return -1;
-    }
-    Py_DECREF(got);
-    if (got != Py_True) {
+    if (!lock_take((Lock *)ledger->lock, 0)) {
         return 0;
     }
     ledger->busy++;
@@ -291,9 +273,10 @@ is(PyObject *one, PyTypeObject *type)
 PyObject *
 settle(PyObject *Py_UNUSED(module), PyObject *ledger)
 {
-    if (!is(ledger, &LedgerType) || ledger_lock((Ledger *)ledger) < 0) {
+    if (!is(ledger, LedgerType)) {
         return NULL;
     }
+    ledger_lock((Ledger *)ledger);
     int failed = ledger_settle((Ledger *)ledger);
     ledger_unlock((Ledger *)ledger);
     return done(failed);
@@ -302,13 +285,13 @@ settle(PyObject *Py_UNUSED(module), PyObject *ledger)
 PyObject *
 settle_timeline(PyObject *Py_UNUSED(module), PyObject *timeline)
 {
-    return is(timeline, &TimelineType) ? done(timeline_settle((Timeline *)timeline)) : NULL;
+    return is(timeline, TimelineType) ? done(timeline_settle((Timeline *)timeline)) : NULL;
 }
 
 PyObject *
 bury(PyObject *Py_UNUSED(module), PyObject *ledger)
 {
-    return is(ledger, &LedgerType) ? done(ledger_bury((Ledger *)ledger)) : NULL;
+    return is(ledger, LedgerType) ? done(ledger_bury((Ledger *)ledger)) : NULL;
 }
 
 PyObject *
@@ -316,7 +299,7 @@ know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *given[3], **kept[3] = {&storage_of, &nested_property, &no_undo};
     Name names[] = {
-        {&cdata, "_cdata"}, {&acquire, "acquire"}, {&release, "release"}, {&new_timeline, "_timeline"},
+        {&cdata, "_cdata"}, {&new_timeline, "_timeline"},
         {&doze, "_doze"},   {&open_up, "open"},    {&tidy, "tidy"},
     };
     if (!PyArg_ParseTuple(args, "OOO", given, given + 1, given + 2) || INTERN(names) < 0) {

@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 /* What Python hands over once. */
-static PyObject *storage_of, *storage_bytes, *is_neg, *is_conj, *empty_like, *address_of, *nbytes_of, *overridden;
+static PyObject *storage_of, *storage_bytes, *is_neg, *is_conj, *overridden;
 /* Names. */
-static PyObject *healed, *spared;
+static PyObject *healed, *spared, *is_complex;
 
 /* The first of a list after a tick, borrowed: Records of all regions, or Writes. */
 static PyObject *
@@ -27,43 +27,47 @@ first_after(PyObject *list, size_t where, long long tick)
     return lo < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, lo) : NULL;
 }
 
-/* A tensor like the handle with these bytes. */
-static PyObject *
-filled(PyObject *handle, PyObject *old)
+/* Whether a tensor like the saved one has just the bytes of its region, in their order: an expanded one has more. */
+static int
+unrepeated(const Layout *layout)
 {
-    long long address;
-    PyObject *made = PyObject_CallOneArg(empty_like, handle);
-    if (made == NULL || number(PyObject_CallOneArg(address_of, made), &address) < 0 || address == 0) {
-        Py_XDECREF(made);
-        return NULL;
+    Py_ssize_t n = Py_SIZE(layout) / 2;
+    for (Py_ssize_t d = 0; d < n; d++) {
+        if (layout->numbers[d] > 1 && layout->numbers[n + d] == 0) {
+            return 0;
+        }
     }
-    memcpy((void *)(Py_ssize_t)address, PyBytes_AS_STRING(old), (size_t)PyBytes_GET_SIZE(old));
-    return made;
+    return layout->dense && layout->hi > layout->lo;
 }
 
-/* Whether a tensor like the handle has just the bytes of its region, in their order: an expanded one has more. */
+/* Whether only complex numbers could be conjugated when they are read, as this dtype's are not. */
 static int
-alike(Entry *entry, Record *record)
+is_real(PyObject *dtype)
 {
-    long long size;
-    if (number(get(nbytes_of, entry->handle), &size) < 0) {
-        return -1;
+    static PyObject *real; /* the last one; torch keeps its dtypes for ever */
+    if (dtype == real) {
+        return 1;
     }
-    return size > 0 && size == PyBytes_GET_SIZE(record->old) && PyTuple_GET_ITEM(entry->layout, 2) == Py_True;
+    int so = truth(PyObject_GetAttr(dtype, is_complex));
+    if (so == 0) {
+        real = dtype;
+    }
+    return so < 0 ? -1 : !so;
 }
 
 /* Conjugated or negated when it is read, or under a mode that would see what is done here. */
 static int
-special(PyObject *handle)
+special(PyObject *handle, const Layout *layout)
 {
-    PyObject *askers[3] = {is_neg, is_conj, overridden};
-    for (int i = 0; i < 3; i++) {
-        int so = truth(PyObject_CallOneArg(askers[i], handle));
+    int real = is_real(layout->dtype);
+    if (real <= 0) {
+        int so = real < 0 ? -1 : truth(PyObject_CallOneArg(is_conj, handle));
         if (so) {
             return so;
         }
     }
-    return 0;
+    int so = truth(PyObject_CallOneArg(overridden, handle));
+    return so ? so : truth(PyObject_CallOneArg(is_neg, handle));
 }
 
 /* verdict.counted(): whether this Save and this Write, by their lines, were judged in full before; then count them. */
@@ -90,11 +94,14 @@ counted(PyObject *tallies, PyObject *saved, Written *written)
 static PyObject *
 healed_value(Entry *entry, Record *record)
 {
+    Layout *layout = (Layout *)entry->layout;
     PyObject *tallies = PyObject_GetAttr(entry->scope, healed), *value = NULL;
-    if (tallies != NULL && PyDict_CheckExact(tallies) && special(entry->handle) == 0 && alike(entry, record) == 1
-        && counted(tallies, entry->raw, (Written *)record->written) == 1)
+    char *memory;
+    if (tallies != NULL && PyDict_CheckExact(tallies) && unrepeated(layout) && special(entry->handle, layout) == 0
+        && counted(tallies, entry->raw, (Written *)record->written) == 1
+        && (value = scratch_like(entry->handle, layout, &memory)) != NULL)
     {
-        value = filled(entry->handle, record->old);
+        memcpy(memory, PyBytes_AS_STRING(record->old), (size_t)PyBytes_GET_SIZE(record->old));
     }
     Py_XDECREF(tallies);
     return value;
@@ -108,7 +115,7 @@ spared_value(Entry *entry, Written *first)
     PyObject *storage = PyObject_CallOneArg(storage_of, entry->handle);
     int failed = storage == NULL || number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0;
     Py_XDECREF(storage);
-    if (failed || there < PyLong_AsLongLong(PyTuple_GET_ITEM(entry->layout, 1))) {
+    if (failed || there < ((Layout *)entry->layout)->hi) {
         return NULL; /* the storage has shrunk */
     }
     if (version_at(entry->handle, &now) < 0) {
@@ -128,14 +135,12 @@ PyObject *
 known_value(Entry *entry)
 {
     if (missing(entry->timeline) || missing(entry->layout) || !missing(entry->print) || entry->unchecked
-        || PyTuple_GET_SIZE(entry->swaps) || empty_like == NULL || uncredited(entry))
+        || PyTuple_GET_SIZE(entry->swaps) || overridden == NULL || uncredited(entry))
     {
         return NULL;
     }
     Timeline *timeline = (Timeline *)entry->timeline;
-    if (ledger_lock((Ledger *)timeline->ledger) < 0) {
-        return NULL;
-    }
+    ledger_lock((Ledger *)timeline->ledger);
     PyObject *records = ((UndoLog *)timeline->undo)->records;
     Record *record = (Record *)first_after(records, offsetof(Record, tick), entry->tick);
     Written *first = record == NULL ? (Written *)first_after(timeline->log, offsetof(Written, tick), entry->tick) : NULL;
@@ -144,7 +149,7 @@ known_value(Entry *entry)
     ledger_unlock((Ledger *)timeline->ledger);
     PyObject *value = NULL;
     if (record != NULL && missing(record->elements) && PyBytes_CheckExact(record->old)
-        && PyObject_RichCompareBool(record->layout, entry->layout, Py_EQ) == 1)
+        && same_layout(record->layout, entry->layout))
     {
         value = healed_value(entry, record);
     }
@@ -159,8 +164,7 @@ known_value(Entry *entry)
 PyObject *
 know_values(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject **kept[] = {&storage_of, &storage_bytes, &is_neg,    &is_conj,
-                         &empty_like, &address_of,    &nbytes_of, &overridden};
-    Name names[] = {{&healed, "healed"}, {&spared, "spared"}};
+    PyObject **kept[] = {&storage_of, &storage_bytes, &is_neg, &is_conj, &overridden};
+    Name names[] = {{&healed, "healed"}, {&spared, "spared"}, {&is_complex, "is_complex"}};
     return INTERN(names) < 0 ? NULL : keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }

@@ -6,6 +6,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import repeat
+from types import ModuleType
 from typing import Any
 
 from gradmend.capture.taps import caches, homes
@@ -14,7 +17,7 @@ from gradmend.uncollected import uncollected
 _ABSENT = object()
 _lock = threading.RLock()
 _armed = 0
-_undo: list[tuple[Any, str, Any]] = []
+_undo: list[tuple[Any, dict[str, Any], list[Any]]] = []  # what each owner had under these names
 _filled: dict[int, int] = {}
 
 
@@ -49,20 +52,39 @@ def disarm() -> None:
         _filled.clear()
 
 
+@cache
+def _names() -> list[tuple[Any, dict[str, Any]]]:
+    """What each owner gets, by its names."""
+    found: dict[int, tuple[Any, dict[str, Any]]] = {}
+    for owner, name, tap in homes.patches():
+        found.setdefault(id(owner), (owner, {}))[1][name] = tap
+    return list(found.values())
+
+
 def _put_on() -> None:
-    for owner, name, value in homes.patches():
-        own = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else _ABSENT
-        _undo.append((owner, name, own))
-        setattr(owner, name, value)
+    for owner, taps in _names():
+        space = vars(owner) if hasattr(owner, "__dict__") else {}
+        _undo.append((owner, taps, list(map(space.get, taps, repeat(_ABSENT)))))
+        if isinstance(
+            owner, ModuleType
+        ):  # as setattr would, in a fraction of its time: there are two thousand names
+            vars(owner).update(taps)
+        else:
+            for name, tap in taps.items():
+                setattr(owner, name, tap)
 
 
 def _take_off() -> None:
     while _undo:
-        owner, name, own = _undo.pop()
-        if own is _ABSENT:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+        owner, taps, own = _undo.pop()
+        if isinstance(owner, ModuleType) and _ABSENT not in own:
+            vars(owner).update(zip(taps, own, strict=True))
+            continue
+        for name, value in zip(taps, own, strict=True):
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 @contextmanager
