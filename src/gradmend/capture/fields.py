@@ -38,7 +38,7 @@ def grafted(kind: _T) -> _T:
     for name, value in vars(kind).items():
         if name not in ("__slots__", "__dict__", "__weakref__"):
             setattr(base, name, value)
-    return base  # type: ignore[no-any-return]
+    return base  # type: ignore[return-value]
 
 
 if TYPE_CHECKING or compiled is None:

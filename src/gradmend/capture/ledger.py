@@ -329,6 +329,8 @@ class Ledger(fields.Ledger):
         timeline = entry.timeline
         if timeline is None or not timeline.undo.records:
             return None
+        if compiled is not None and tick is None and (value := compiled.exact_value(entry)) is not None:
+            return value  # type: ignore[no-any-return]
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self.value(entry, tick)

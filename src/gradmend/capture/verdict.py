@@ -231,7 +231,7 @@ if compiled is not None:
         torch.empty_like,
         _Base.data_ptr,
         _storage_of,
-        _Base._use_count,
-        torch._C._storage_Use_Count,  # type: ignore[attr-defined]
+        getattr(_Base, "_use_count", None),  # without these nothing is used again
+        getattr(torch._C, "_storage_Use_Count", None),
         _Base.is_inference,
     )

@@ -18,9 +18,9 @@ _RUNNING = (ast.expr, ast.AugAssign)
 Position = tuple[int, int]  # line and column
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """One parsed file."""
+    """One parsed file, as it was at one time."""
 
     lines: list[str]
     tree: ast.Module

@@ -106,6 +106,8 @@ PyObject *know_scratch(PyObject *module, PyObject *args);
 
 /* values.c */
 PyObject *known_value(Entry *entry); /* NULL without an error where Python must judge */
+PyObject *exact_value(PyObject *module, PyObject *saved);
+PyObject *same_bytes(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *know_values(PyObject *module, PyObject *args);
 
 #if defined(__GNUC__)

@@ -60,6 +60,9 @@ made_like(PyObject *handle, Layout *layout, char **memory)
         return NULL;
     }
     *memory = (char *)(Py_ssize_t)address;
+    if (uses_of == Py_None || storage_uses_of == Py_None) {
+        return made;
+    }
     int i = next, marked = truth(PyObject_CallOneArg(is_inference, made));
     forget(i);
     PyObject *storage = marked ? NULL : PyObject_CallOneArg(storage_of, made); /* it could not be saved anew */

@@ -28,6 +28,7 @@ typedef struct {
     PyObject *told;       /* the recorder's ear in Python */
     PyObject *op, *how;   /* for the record */
     int writes;           /* of the enum */
+    objobjargproc store;  /* of ITEM, torch's own without its wrapper */
     PyObject *dict, *weakrefs;
 } Tap;
 
@@ -82,6 +83,15 @@ aliased(PyObject *const *args, Py_ssize_t nargs)
     return found;
 }
 
+static PyObject *
+call_original(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (tap->store == NULL || PyVectorcall_NARGS(nargsf) != 3 || kwnames != NULL) {
+        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+    }
+    return tap->store(args[0], args[1], args[2]) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 /* The ledger's side of a call. NULL without an error: Python must see it. */
 static PyObject *
 Tap_entered(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -97,14 +107,14 @@ Tap_entered(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
         return NULL;
     }
     if (!saves) {
-        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+        return call_original(tap, args, nargsf, kwnames);
     }
     Begun begun;
     int begins = write_begins(ledger, &begun, tap->op, args[0], item ? args[1] : NULL);
     if (begins <= 0) {
         return NULL;
     }
-    PyObject *out = PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+    PyObject *out = call_original(tap, args, nargsf, kwnames);
     if (write_ended(ledger, &begun) < 0) {
         Py_CLEAR(out);
     }
@@ -137,7 +147,7 @@ Tap_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwn
         return over < 0 ? NULL : PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
     }
     if (idle) {
-        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+        return call_original(tap, args, nargsf, kwnames);
     }
     PyObject *out = recorded ? call_recorded(tap->original, tap->told, tap->op, tap->how, args, nargsf, kwnames)
                              : Tap_entered(tap, args, nargsf, kwnames);
@@ -216,6 +226,9 @@ Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         tap->overridden = Py_NewRef(overridden);
         tap->told = Py_NewRef(told);
         tap->writes = writes;
+        if (writes == ITEM && Py_IS_TYPE(original, &PyWrapperDescr_Type)) {
+            tap->store = PyDescr_TYPE(original)->tp_as_mapping->mp_ass_subscript;
+        }
     }
     return (PyObject *)tap;
 }

@@ -70,15 +70,38 @@ special(PyObject *handle, const Layout *layout)
     return so ? so : truth(PyObject_CallOneArg(is_neg, handle));
 }
 
+/* The tally asked for last: a loop comes by the same two lines again and again. */
+static struct {
+    PyObject *tallies, *saved, *wrote, *tally;
+} last;
+
+/* Of a Save and a Write, by their lines; borrowed, and NULL where they were not judged before. */
+static PyObject *
+tally_of(PyObject *tallies, PyObject *saved, PyObject *wrote)
+{
+    if (last.tallies == tallies && last.saved == saved && last.wrote == wrote) {
+        return last.tally;
+    }
+    PyObject *key = PyTuple_Pack(2, saved, wrote);
+    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(tallies, key);
+    Py_XDECREF(key);
+    if (tally == NULL || !PyList_CheckExact(tally) || PyList_GET_SIZE(tally) != 3) {
+        return NULL;
+    }
+    PyObject *found[4] = {tallies, saved, wrote, tally}, **kept[4] = {&last.tallies, &last.saved, &last.wrote, &last.tally};
+    for (int i = 0; i < 4; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(found[i]));
+    }
+    return tally;
+}
+
 /* verdict.counted(): whether this Save and this Write, by their lines, were judged in full before; then count them. */
 static int
 counted(PyObject *tallies, PyObject *saved, Written *written)
 {
-    PyObject *key = PyTuple_Pack(2, saved, written->raw);
-    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(tallies, key);
-    Py_XDECREF(key);
-    if (tally == NULL || !PyList_CheckExact(tally) || PyList_GET_SIZE(tally) != 3) {
-        return tally == NULL && PyErr_Occurred() ? -1 : 0;
+    PyObject *tally = tally_of(tallies, saved, written->raw);
+    if (tally == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
     }
     long long more[3] = {0, 1, written->kept};
     for (Py_ssize_t i = 1; i < 3; i++) {
@@ -90,18 +113,30 @@ counted(PyObject *tallies, PyObject *saved, Written *written)
     return 1;
 }
 
+/* The old bytes as a tensor; NULL without an error where that takes more than a copy. */
+static PyObject *
+restored(Entry *entry, Record *record)
+{
+    Layout *layout = (Layout *)entry->layout;
+    char *memory;
+    PyObject *value = NULL;
+    if (unrepeated(layout) && special(entry->handle, layout) == 0
+        && (value = scratch_like(entry->handle, layout, &memory)) != NULL)
+    {
+        memcpy(memory, PyBytes_AS_STRING(record->old), (size_t)PyBytes_GET_SIZE(record->old));
+    }
+    return value;
+}
+
 /* One more of a kind that is healed: its value. */
 static PyObject *
 healed_value(Entry *entry, Record *record)
 {
-    Layout *layout = (Layout *)entry->layout;
     PyObject *tallies = PyObject_GetAttr(entry->scope, healed), *value = NULL;
-    char *memory;
-    if (tallies != NULL && PyDict_CheckExact(tallies) && unrepeated(layout) && special(entry->handle, layout) == 0
-        && counted(tallies, entry->raw, (Written *)record->written) == 1
-        && (value = scratch_like(entry->handle, layout, &memory)) != NULL)
+    if (tallies != NULL && PyDict_CheckExact(tallies) && (value = restored(entry, record)) != NULL
+        && counted(tallies, entry->raw, (Written *)record->written) != 1)
     {
-        memcpy(memory, PyBytes_AS_STRING(record->old), (size_t)PyBytes_GET_SIZE(record->old));
+        Py_CLEAR(value);
     }
     Py_XDECREF(tallies);
     return value;
@@ -130,6 +165,26 @@ spared_value(Entry *entry, Written *first)
     return known == 1 ? Py_NewRef(entry->handle) : NULL;
 }
 
+/* Of a Save that stands in a timeline: the one Record that holds all of it, else the first Write since. */
+static void
+what_happened(Entry *entry, Record **record, Written **first)
+{
+    Timeline *timeline = (Timeline *)entry->timeline;
+    ledger_lock((Ledger *)timeline->ledger);
+    PyObject *records = ((UndoLog *)timeline->undo)->records;
+    *record = (Record *)first_after(records, offsetof(Record, tick), entry->tick);
+    *first = *record == NULL ? (Written *)first_after(timeline->log, offsetof(Written, tick), entry->tick) : NULL;
+    if (*record != NULL
+        && (!missing((*record)->elements) || !PyBytes_CheckExact((*record)->old)
+            || !same_layout((*record)->layout, entry->layout)))
+    {
+        *record = NULL;
+    }
+    Py_XINCREF(*record);
+    Py_XINCREF(*first);
+    ledger_unlock((Ledger *)timeline->ledger);
+}
+
 /* What a Save is worth that was written, or whose neighbours were, where its kind was judged in full before. */
 PyObject *
 known_value(Entry *entry)
@@ -139,26 +194,52 @@ known_value(Entry *entry)
     {
         return NULL;
     }
-    Timeline *timeline = (Timeline *)entry->timeline;
-    ledger_lock((Ledger *)timeline->ledger);
-    PyObject *records = ((UndoLog *)timeline->undo)->records;
-    Record *record = (Record *)first_after(records, offsetof(Record, tick), entry->tick);
-    Written *first = record == NULL ? (Written *)first_after(timeline->log, offsetof(Written, tick), entry->tick) : NULL;
-    Py_XINCREF(record);
-    Py_XINCREF(first);
-    ledger_unlock((Ledger *)timeline->ledger);
-    PyObject *value = NULL;
-    if (record != NULL && missing(record->elements) && PyBytes_CheckExact(record->old)
-        && same_layout(record->layout, entry->layout))
-    {
-        value = healed_value(entry, record);
-    }
-    else if (first != NULL && !PyErr_Occurred()) {
-        value = spared_value(entry, first);
-    }
+    Record *record;
+    Written *first;
+    what_happened(entry, &record, &first);
+    PyObject *value = record != NULL ? healed_value(entry, record) : first != NULL ? spared_value(entry, first) : NULL;
     Py_XDECREF(record);
     Py_XDECREF(first);
     return value;
+}
+
+/* To Python: the saved bytes as they were, where one Record holds them all; None where it must look itself. */
+PyObject *
+exact_value(PyObject *Py_UNUSED(module), PyObject *saved)
+{
+    Entry *entry = (Entry *)saved;
+    if (!PyObject_TypeCheck(saved, EntryType) || missing(entry->timeline) || missing(entry->layout) || overridden == NULL)
+    {
+        Py_RETURN_NONE;
+    }
+    Record *record;
+    Written *first;
+    what_happened(entry, &record, &first);
+    PyObject *value = record == NULL ? NULL : restored(entry, record);
+    Py_XDECREF(record);
+    Py_XDECREF(first);
+    return value != NULL || PyErr_Occurred() ? value : Py_NewRef(Py_None);
+}
+
+/* To Python: whether two tensors of the same grid hold the same bytes; None where it must look itself. */
+PyObject *
+same_bytes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    DLTensor a, b;
+    if (nargs != 2 || !facts_of(args[0], &a) || !facts_of(args[1], &b) || !on_cpu(&a) || !on_cpu(&b)) {
+        Py_RETURN_NONE;
+    }
+    size_t bytes = (size_t)item_of(&a), all = (size_t)a.ndim * sizeof(int64_t);
+    if (a.ndim != b.ndim || memcmp(&a.element, &b.element, sizeof(a.element)) || memcmp(a.shape, b.shape, all)) {
+        Py_RETURN_NONE;
+    }
+    for (int d = a.ndim - 1; d >= 0; d--) {
+        if (a.shape[d] != 1 && ((size_t)a.strides[d] * (size_t)item_of(&a) != bytes || a.strides[d] != b.strides[d])) {
+            Py_RETURN_NONE;
+        }
+        bytes *= (size_t)a.shape[d];
+    }
+    return PyBool_FromLong(bytes == 0 || memcmp(a.data, b.data, bytes) == 0);
 }
 
 PyObject *
