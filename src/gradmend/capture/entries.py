@@ -236,4 +236,4 @@ class Timeline(fields.Timeline):
 if compiled is not None:
     _Base = torch._C.TensorBase
     compiled.know_counters(_set_version, _Base.__dict__["_base"], Counter, PLAIN)
-    compiled.know_timelines(_Base.untyped_storage, _Base.__dict__["is_nested"], _NO_UNDO)
+    compiled.know_timelines(_Base.__dict__["is_nested"], _NO_UNDO)

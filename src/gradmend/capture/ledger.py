@@ -330,7 +330,7 @@ class Ledger(fields.Ledger):
         if timeline is None or not timeline.undo.records:
             return None
         if compiled is not None and tick is None and (value := compiled.exact_value(entry)) is not None:
-            return value  # type: ignore[no-any-return]
+            return value
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self.value(entry, tick)
@@ -355,13 +355,9 @@ def _nothing() -> None:
 if compiled is not None:
     # The names on torch.Tensor may be tapped.
     _Base: Any = torch._C.TensorBase
-    _Memory: Any = torch._C.StorageBase
     compiled.know_writes(
         Written,
         Record,
-        _storage_of,
-        _Memory.data_ptr,
-        _Memory.nbytes,
         _Base.__dict__["is_cpu"],
         _detach,
         _Base.__getitem__,

@@ -14,6 +14,8 @@ static PyMethodDef functions[] = {
      "know_tensors(is_contiguous, data_ptr, nbytes, _version, grad) of TensorBase, for place() and places()."},
     {"know_facts", know_facts, METH_VARARGS,
      "know_facts(exchange, dtype, plain): DLPack's table of torch, or None; whether it can be used."},
+    {"know_storages", know_storages, METH_VARARGS,
+     "know_storages(untyped_storage of TensorBase, _cdata, nbytes, data_ptr, resizable of StorageBase)."},
     {"before_step", (PyCFunction)(void (*)(void))before_step, METH_FASTCALL, "The hook before an optimizer's step."},
     {"after_step", (PyCFunction)(void (*)(void))after_step, METH_FASTCALL, "The hook after it."},
     {"steps_to", steps_to, METH_VARARGS, "steps_to(append, clock, slow): an ear that records an optimizer's step."},

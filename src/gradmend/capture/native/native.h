@@ -93,6 +93,15 @@ long long item_of(const DLTensor *facts);
 PyObject *dtype_in(PyObject *tensor, const DLTensor *facts); /* borrowed */
 PyObject *know_facts(PyObject *module, PyObject *args);
 
+/* storages.c */
+PyObject *storage_of(PyObject *tensor);
+PyObject *key_in(PyObject *storage); /* a number by which it is known while it lives */
+PyObject *key_of(PyObject *tensor);
+int bytes_in(PyObject *storage, long long *bytes);
+int address_in(PyObject *storage, long long *address);
+int is_its_own(PyObject *storage); /* whether nobody but torch holds its memory */
+PyObject *know_storages(PyObject *module, PyObject *args);
+
 /* recorder.c */
 extern PyObject *ring;                                /* append() of the recorder's ring, while it is on */
 int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */

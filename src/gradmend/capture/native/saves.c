@@ -8,9 +8,9 @@
 static PyTypeObject *EntryClass = NULL, *Tensor = NULL;
 static Ledger *ledger;
 /* What Python hands over once. */
-static PyObject *local, *asleep, *escapes, *running, *detach, *storage_of, *current_node, *slow_pack, *slow_unpack, *visit;
+static PyObject *local, *asleep, *escapes, *running, *detach, *current_node, *slow_pack, *slow_unpack, *visit;
 /* Names. */
-static PyObject *scopes, *retain, *visited, *sequence_nr, *resizable, *paranoid, *saves, *look, *known, *ask;
+static PyObject *scopes, *retain, *visited, *sequence_nr, *paranoid, *saves, *look, *known, *ask;
 
 /* The innermost scope of this thread, borrowed; NULL where Python must look. */
 static PyObject *
@@ -34,7 +34,7 @@ innermost(void)
 static int
 suspicious(PyObject *storage, PyObject *scope)
 {
-    int own = truth(PyObject_CallMethodNoArgs(storage, resizable));
+    int own = is_its_own(storage);
     if (own <= 0) {
         return own < 0 ? -1 : 1;
     }
@@ -65,7 +65,7 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
         PyObject_GC_UnTrack(entry->handle);
     }
     PyObject_GC_UnTrack(entry->original);
-    storage = PyObject_CallOneArg(storage_of, tensor);
+    storage = storage_of(tensor);
     int closer = storage == NULL ? -1 : suspicious(storage, scope);
     if (closer < 0) {
         /* Sparse, wrapped: PyTorch's counter is all there is to go by. (A NotImplementedError is a RuntimeError.) */
@@ -170,16 +170,16 @@ unpack(PyObject *Py_UNUSED(module), PyObject *packed)
 PyObject *
 know_saves(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *kind, *plain, *entries, *given[10];
-    PyObject **kept[10] = {&local, &asleep, &escapes, &running, &detach, &storage_of, &current_node, &slow_pack,
-                           &slow_unpack, &visit};
-    if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOOO", &PyType_Type, &kind, &PyType_Type, &plain, LedgerType,
+    PyObject *kind, *plain, *entries, *given[9];
+    PyObject **kept[9] = {&local,  &asleep,       &escapes,   &running,    &detach,
+                          &current_node, &slow_pack, &slow_unpack, &visit};
+    if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOO", &PyType_Type, &kind, &PyType_Type, &plain, LedgerType,
                           &entries, given, &PySet_Type, given + 1, given + 2, &PyList_Type, given + 3, given + 4,
-                          given + 5, given + 6, given + 7, given + 8, given + 9))
+                          given + 5, given + 6, given + 7, given + 8))
     {
         return NULL;
     }
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 9; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     Py_XSETREF(Tensor, (PyTypeObject *)Py_NewRef(plain));
@@ -193,7 +193,7 @@ saves_ready(void)
 {
     Name names[] = {
         {&scopes, "scopes"},       {&retain, "retain"},     {&visited, "visited"}, {&sequence_nr, "_sequence_nr"},
-        {&resizable, "resizable"}, {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
+        {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
         {&known, "known"},       {&ask, "ask"},
     };
     return INTERN(names);

@@ -6,12 +6,11 @@
 #define SLOTS 2 /* a product's node holds two at a time */
 
 /* What Python hands over once. */
-static PyObject *empty_like, *address_of, *storage_of, *uses_of, *storage_uses_of, *is_inference;
-static PyObject *cdata; /* a name */
+static PyObject *empty_like, *address_of, *uses_of, *storage_uses_of, *is_inference;
 
 static struct {
-    PyObject *tensor;
-    PyObject *storage; /* its number */
+    PyObject *tensor, *storage;
+    PyObject *key; /* of the storage */
     Layout *form;
     char *memory;
     long long at_rest; /* holders of its storage while nobody else does */
@@ -27,18 +26,17 @@ alike(const Layout *a, const Layout *b)
                && memcmp(a->numbers, b->numbers, (size_t)Py_SIZE(a) * sizeof(long long)) == 0);
 }
 
-/* Whether neither the tensor nor a view of it is held by anybody. */
+/* Whether neither the tensor nor its memory is held by anybody, be it from Python or from C++. */
 static int
 is_free(int i)
 {
     long long holders;
-    if (Py_REFCNT(slots[i].tensor) != 1 || number(PyObject_CallOneArg(uses_of, slots[i].tensor), &holders) < 0
-        || holders != 1)
+    if (Py_REFCNT(slots[i].tensor) != 1 || Py_REFCNT(slots[i].storage) != 1
+        || number(PyObject_CallOneArg(uses_of, slots[i].tensor), &holders) < 0 || holders != 1)
     {
         return 0;
     }
-    return number(PyObject_CallOneArg(storage_uses_of, slots[i].storage), &holders) == 0
-           && holders == slots[i].at_rest;
+    return number(PyObject_CallOneArg(storage_uses_of, slots[i].key), &holders) == 0 && holders == slots[i].at_rest;
 }
 
 static void
@@ -46,6 +44,7 @@ forget(int i)
 {
     Py_CLEAR(slots[i].tensor);
     Py_CLEAR(slots[i].storage);
+    Py_CLEAR(slots[i].key);
     Py_CLEAR(slots[i].form);
 }
 
@@ -65,16 +64,15 @@ made_like(PyObject *handle, Layout *layout, char **memory)
     }
     int i = next, marked = truth(PyObject_CallOneArg(is_inference, made));
     forget(i);
-    PyObject *storage = marked ? NULL : PyObject_CallOneArg(storage_of, made); /* it could not be saved anew */
-    if (storage != NULL && (slots[i].storage = PyObject_GetAttr(storage, cdata)) != NULL
-        && number(PyObject_CallOneArg(storage_uses_of, slots[i].storage), &slots[i].at_rest) == 0)
+    if (marked == 0 /* else it could not be saved anew */ && (slots[i].storage = storage_of(made)) != NULL
+        && (slots[i].key = key_in(slots[i].storage)) != NULL
+        && number(PyObject_CallOneArg(storage_uses_of, slots[i].key), &slots[i].at_rest) == 0)
     {
         slots[i].tensor = Py_NewRef(made);
         slots[i].form = (Layout *)Py_NewRef((PyObject *)layout);
         slots[i].memory = *memory;
         next = (i + 1) % SLOTS;
     }
-    Py_XDECREF(storage);
     if (PyErr_Occurred()) {
         Py_CLEAR(made);
     }
@@ -96,7 +94,6 @@ scratch_like(PyObject *handle, Layout *layout, char **memory)
 PyObject *
 know_scratch(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject **kept[] = {&empty_like, &address_of, &storage_of, &uses_of, &storage_uses_of, &is_inference};
-    Name names[] = {{&cdata, "_cdata"}};
-    return INTERN(names) < 0 ? NULL : keep_all(args, kept, sizeof(kept) / sizeof(*kept));
+    PyObject **kept[] = {&empty_like, &address_of, &uses_of, &storage_uses_of, &is_inference};
+    return keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }

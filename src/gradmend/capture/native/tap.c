@@ -13,9 +13,9 @@ static PyObject *word_listeners, *word_saves;
 /* What Python hands over once. */
 static Ledger *ledger;
 static PyTypeObject *Tensor;
-static PyObject *edits, *requires_grad, *is_leaf, *is_view, *grad_mode, *storage_of;
+static PyObject *edits, *requires_grad, *is_leaf, *is_view, *grad_mode;
 /* Names. */
-static PyObject *on, *handed, *aliases, *inputs, *cdata;
+static PyObject *on, *handed, *aliases, *inputs;
 
 typedef struct {
     PyObject_HEAD
@@ -69,12 +69,9 @@ aliased(PyObject *const *args, Py_ssize_t nargs)
         if ((found = truth(get(requires_grad, args[i]))) <= 0) {
             continue;
         }
-        PyObject *storage = PyObject_CallOneArg(storage_of, args[i]);
-        PyObject *there = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
-        Py_XDECREF(storage);
-        if (home == NULL && there != NULL && (storage = PyObject_CallOneArg(storage_of, args[0])) != NULL) {
-            home = PyObject_GetAttr(storage, cdata);
-            Py_DECREF(storage);
+        PyObject *there = key_of(args[i]);
+        if (home == NULL && there != NULL) {
+            home = key_of(args[0]);
         }
         found = home == NULL || there == NULL ? -1 : PyObject_RichCompareBool(home, there, Py_EQ);
         Py_XDECREF(there);
@@ -262,14 +259,14 @@ PyTypeObject TapType = {
 PyObject *
 know_taps(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *entries, *kind, *given[6];
-    PyObject **kept[6] = {&edits, &requires_grad, &is_leaf, &is_view, &grad_mode, &storage_of};
-    if (!PyArg_ParseTuple(args, "O!O!OOOOOO", LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
-                          given + 3, given + 4, given + 5))
+    PyObject *entries, *kind, *given[5];
+    PyObject **kept[5] = {&edits, &requires_grad, &is_leaf, &is_view, &grad_mode};
+    if (!PyArg_ParseTuple(args, "O!O!OOOOO", LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
+                          given + 3, given + 4))
     {
         return NULL;
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     Py_XSETREF(Tensor, (PyTypeObject *)Py_NewRef(kind));
@@ -282,7 +279,7 @@ tap_ready(void)
 {
     Name names[] = {
         {&word_listeners, "listeners"}, {&word_saves, "saves"}, {&on, "on"},       {&handed, "handed"},
-        {&aliases, "aliases"},          {&inputs, "inputs"},    {&cdata, "_cdata"},
+        {&aliases, "aliases"},          {&inputs, "inputs"},
     };
     if (INTERN(names) < 0) {
         return -1;

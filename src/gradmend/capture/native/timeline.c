@@ -7,9 +7,9 @@
 #define FEW_BYTES (1 << 16) /* as undo.py */
 #define FEW_RECORDS 1024
 
-static PyObject *storage_of, *nested_property, *no_undo;
+static PyObject *nested_property, *no_undo;
 /* Names. */
-static PyObject *cdata, *new_timeline, *doze, *open_up, *tidy;
+static PyObject *new_timeline, *doze, *open_up, *tidy;
 
 int
 tick_of(Ledger *ledger, long long *tick)
@@ -37,15 +37,13 @@ ledger_unlock(Ledger *ledger)
 static Timeline *
 timeline_for(Ledger *ledger, PyObject *handle)
 {
-    PyObject *storage = PyObject_CallOneArg(storage_of, handle), *found = NULL;
-    PyObject *key = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+    PyObject *key = key_of(handle), *found = NULL;
     if (key != NULL && (found = PyDict_GetItemWithError(ledger->timelines, key)) != NULL) {
         Py_INCREF(found);
     }
     else if (key != NULL && !PyErr_Occurred()) {
         found = PyObject_CallMethodOneArg((PyObject *)ledger, new_timeline, key);
     }
-    Py_XDECREF(storage);
     Py_XDECREF(key);
     return (Timeline *)found;
 }
@@ -297,16 +295,10 @@ bury(PyObject *Py_UNUSED(module), PyObject *ledger)
 PyObject *
 know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[3], **kept[3] = {&storage_of, &nested_property, &no_undo};
+    PyObject **kept[] = {&nested_property, &no_undo};
     Name names[] = {
-        {&cdata, "_cdata"}, {&new_timeline, "_timeline"},
+        {&new_timeline, "_timeline"},
         {&doze, "_doze"},   {&open_up, "open"},    {&tidy, "tidy"},
     };
-    if (!PyArg_ParseTuple(args, "OOO", given, given + 1, given + 2) || INTERN(names) < 0) {
-        return NULL;
-    }
-    for (int i = 0; i < 3; i++) {
-        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
-    }
-    Py_RETURN_NONE;
+    return INTERN(names) < 0 ? NULL : keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }

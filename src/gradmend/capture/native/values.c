@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* What Python hands over once. */
-static PyObject *storage_of, *storage_bytes, *is_neg, *is_conj, *overridden;
+static PyObject *is_neg, *is_conj, *overridden;
 /* Names. */
 static PyObject *healed, *spared, *is_complex;
 
@@ -147,8 +147,8 @@ static PyObject *
 spared_value(Entry *entry, Written *first)
 {
     long long there, now;
-    PyObject *storage = PyObject_CallOneArg(storage_of, entry->handle);
-    int failed = storage == NULL || number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0;
+    PyObject *storage = storage_of(entry->handle);
+    int failed = storage == NULL || bytes_in(storage, &there) < 0;
     Py_XDECREF(storage);
     if (failed || there < ((Layout *)entry->layout)->hi) {
         return NULL; /* the storage has shrunk */
@@ -245,7 +245,7 @@ same_bytes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 PyObject *
 know_values(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject **kept[] = {&storage_of, &storage_bytes, &is_neg, &is_conj, &overridden};
+    PyObject **kept[] = {&is_neg, &is_conj, &overridden};
     Name names[] = {{&healed, "healed"}, {&spared, "spared"}, {&is_complex, "is_complex"}};
     return INTERN(names) < 0 ? NULL : keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }

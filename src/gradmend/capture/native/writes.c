@@ -8,10 +8,10 @@
 #define FEW 16               /* Records to look at one by one */
 
 /* What Python hands over once. */
-static PyObject *WrittenClass, *RecordClass, *storage_of, *storage_ptr, *storage_bytes, *is_cpu, *detach, *getitem,
+static PyObject *WrittenClass, *RecordClass, *is_cpu, *detach, *getitem,
     *escapes, *keep;
 /* Names. */
-static PyObject *cdata, *resizable, *known, *check_budget, *reorder, *data_word, *hides;
+static PyObject *known, *check_budget, *reorder, *data_word, *hides;
 
 /* --------------------------------------------------------------------------------------------------------- keeping */
 
@@ -69,7 +69,7 @@ memory_of(PyObject *tensor, PyObject *storage, const Grid *grid, const char **me
     if (near <= 0) {
         return near;
     }
-    if (number(PyObject_CallOneArg(storage_ptr, storage), &address) < 0) {
+    if (address_in(storage, &address) < 0) {
         return -1;
     }
     *memory = (const char *)(Py_ssize_t)address;
@@ -100,7 +100,7 @@ keep_plainly(Timeline *timeline, PyObject *storage, PyObject *tensor, Written *w
     if (near <= 0) {
         return near;
     }
-    if (number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0) {
+    if (bytes_in(storage, &there) < 0) {
         return -1;
     }
     if (there < hi) {
@@ -206,8 +206,7 @@ end:
 static int
 find_and_begin(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key)
 {
-    PyObject *storage = PyObject_CallOneArg(storage_of, tensor);
-    PyObject *at = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+    PyObject *storage = storage_of(tensor), *at = storage == NULL ? NULL : key_in(storage);
     if (at == NULL) {
         PyErr_Clear(); /* no memory of its own: Python knows what that means */
         Py_XDECREF(storage);
@@ -218,7 +217,7 @@ find_and_begin(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyO
     Py_DECREF(at);
     if (timeline == NULL) {
         /* Nobody needs it, unless others may lie over the same memory. */
-        int own = PyErr_Occurred() ? -1 : truth(PyObject_CallMethodNoArgs(storage, resizable));
+        int own = PyErr_Occurred() ? -1 : is_its_own(storage);
         int handed_out = own < 0 ? -1 : truth(PyObject_GetAttr(escapes, known));
         done = handed_out < 0 ? -1 : own && !handed_out;
     }
@@ -310,8 +309,7 @@ write_ended(Ledger *ledger, Begun *begun)
 PyObject *
 know_writes(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject **kept[] = {&WrittenClass, &RecordClass, &storage_of, &storage_ptr, &storage_bytes,
-                         &is_cpu,       &detach,      &getitem,    &escapes,     &keep};
+    PyObject **kept[] = {&WrittenClass, &RecordClass, &is_cpu, &detach, &getitem, &escapes, &keep};
     return keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }
 
@@ -319,7 +317,7 @@ int
 writes_ready(void)
 {
     Name names[] = {
-        {&cdata, "_cdata"},  {&resizable, "resizable"}, {&known, "known"}, {&check_budget, "_check_budget"},
+        {&known, "known"}, {&check_budget, "_check_budget"},
         {&reorder, "_reorder"}, {&data_word, "data"}, {&hides, "hides"},
     };
     if (INTERN(names) < 0) {
