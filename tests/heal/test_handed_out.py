@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,8 +16,8 @@ N = 12
 class Keeping(torch.autograd.Function):
     """A square whose backward keeps what it was given."""
 
-    kept: list[Any] = []
-    keep: Callable[[torch.Tensor], Any] = staticmethod(lambda t: t)
+    kept: ClassVar[list[Any]] = []
+    keep: ClassVar[Callable[[torch.Tensor], Any]] = staticmethod(lambda t: t)
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
