@@ -77,14 +77,18 @@ def _put_on() -> None:
 def _take_off() -> None:
     while _undo:
         owner, taps, own = _undo.pop()
-        if isinstance(owner, ModuleType) and _ABSENT not in own:
-            vars(owner).update(zip(taps, own, strict=True))
+        module = isinstance(owner, ModuleType)
+        space = vars(owner) if module else {}
+        if module and _ABSENT not in own:
+            space.update(zip(taps, own, strict=True))
             continue
         for name, value in zip(taps, own, strict=True):
-            if value is _ABSENT:
-                delattr(owner, name)
-            else:
+            if value is not _ABSENT:
                 setattr(owner, name, value)
+            elif module:
+                del space[name]
+            else:
+                delattr(owner, name)
 
 
 @contextmanager
