@@ -13,7 +13,7 @@ static struct {
     PyObject *key; /* of the storage */
     Layout *form;
     char *memory;
-    long long at_rest; /* holders of its storage while nobody else does */
+    long long at_rest, refs_at_rest; /* how often its storage is held while nobody else does: in C++, in Python */
 } slots[SLOTS];
 static int next;
 
@@ -31,7 +31,7 @@ static int
 is_free(int i)
 {
     long long holders;
-    if (Py_REFCNT(slots[i].tensor) != 1 || Py_REFCNT(slots[i].storage) != 1
+    if (Py_REFCNT(slots[i].tensor) != 1 || Py_REFCNT(slots[i].storage) != slots[i].refs_at_rest
         || number(PyObject_CallOneArg(uses_of, slots[i].tensor), &holders) < 0 || holders != 1)
     {
         return 0;
@@ -68,6 +68,7 @@ made_like(PyObject *handle, Layout *layout, char **memory)
         && (slots[i].key = key_in(slots[i].storage)) != NULL
         && number(PyObject_CallOneArg(storage_uses_of, slots[i].key), &slots[i].at_rest) == 0)
     {
+        slots[i].refs_at_rest = Py_REFCNT(slots[i].storage);
         slots[i].tensor = Py_NewRef(made);
         slots[i].form = (Layout *)Py_NewRef((PyObject *)layout);
         slots[i].memory = *memory;
