@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -48,7 +47,6 @@ if TYPE_CHECKING or compiled is None:
         fresh: Roll  # Saves not yet in a timeline: most die before a Write comes
         awake: set[str]  # holds "saves" while a Save lives
         dead: list[Death]
-        clock: Iterator[int]
         budgets: int  # whether any heal() has one
         _lock: threading.RLock
         _busy: int  # a Save that dies must wait to be buried

@@ -106,7 +106,7 @@ FREE(LayoutIndex, counts, classes)
 
 static PyMemberDef Ledger_members[] = {
     OBJECT(Ledger, timelines), OBJECT(Ledger, fresh), OBJECT(Ledger, awake), OBJECT(Ledger, dead),
-    OBJECT(Ledger, clock), NUMBER(Ledger, budgets), PRIVATE(Ledger, T_OBJECT, lock),
+    NUMBER(Ledger, budgets), PRIVATE(Ledger, T_OBJECT, lock),
     PRIVATE(Ledger, T_LONGLONG, busy), WEAKLY(Ledger),
 };
 static PyMemberDef Timeline_members[] = {

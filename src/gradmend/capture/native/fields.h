@@ -15,8 +15,8 @@
 
 typedef struct {
     HEAD
-    PyObject *timelines, *fresh, *awake, *dead, *clock, *lock;
-    long long busy, budgets;
+    PyObject *timelines, *fresh, *awake, *dead, *lock;
+    long long ticks, busy, budgets;
 } Ledger;
 
 typedef struct {

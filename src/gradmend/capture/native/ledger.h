@@ -63,7 +63,7 @@ on_roll(PyObject *roll)
 /* counters.c */
 int version_at(PyObject *tensor, long long *version);
 Counter *counter_of(Timeline *timeline, Entry *entry);
-int uncredited(Entry *entry); /* the counter stepped outside every Write we saw */
+int uncredited(Entry *entry, long long now); /* the counter, which stands there, stepped outside every Write we saw */
 PyObject *know_counters(PyObject *module, PyObject *args);
 
 /* index.c */
@@ -80,7 +80,8 @@ int timeline_settle(Timeline *timeline);
 Py_ssize_t living(Timeline *timeline);
 int close_timeline(Ledger *ledger, Timeline *timeline);
 int entry_died(Entry *entry);
-int tick_of(Ledger *ledger, long long *tick);
+long long tick_of(Ledger *ledger);
+PyObject *tick(PyObject *module, PyObject *ledger);
 PyObject *settle(PyObject *module, PyObject *ledger);
 PyObject *settle_timeline(PyObject *module, PyObject *timeline);
 PyObject *bury(PyObject *module, PyObject *ledger);
@@ -105,7 +106,8 @@ PyObject *scratch_like(PyObject *handle, Layout *layout, char **memory); /* a te
 PyObject *know_scratch(PyObject *module, PyObject *args);
 
 /* values.c */
-PyObject *known_value(Entry *entry); /* NULL without an error where Python must judge */
+/* Of a Save whose counter stands at `now`; NULL without an error where Python must judge. */
+PyObject *known_value(Entry *entry, long long now);
 PyObject *exact_value(PyObject *module, PyObject *saved);
 PyObject *same_bytes(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *know_values(PyObject *module, PyObject *args);

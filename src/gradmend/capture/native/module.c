@@ -29,6 +29,7 @@ static PyMethodDef functions[] = {
     {"layout_of", layout_of, METH_O, "Which bytes of its storage a tensor covers."},
     {"know_grids", know_grids, METH_VARARGS, "know_grids(shape, dtype, stride, storage_offset) of TensorBase."},
     {"know_layouts", know_layouts, METH_VARARGS, "What layout_of() works with: see regions.py."},
+    {"tick", tick, METH_O, "tick(ledger): the next of its clock."},
     {"settle", settle, METH_O, "settle(ledger): enter the Saves made since the last Write into their timelines."},
     {"settle_timeline", settle_timeline, METH_O, "Index the Saves of a timeline, and find the counter of each."},
     {"bury", bury, METH_O, "bury(ledger): take dead Saves out."},

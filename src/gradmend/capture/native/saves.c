@@ -19,15 +19,21 @@ innermost(void)
     if (EntryClass == NULL || PySet_GET_SIZE(asleep)) {
         return NULL;
     }
-    PyObject *open = PyObject_GetAttr(local, scopes);
-    if (open == NULL) {
-        PyErr_Clear();
-        return NULL;
+    static PyObject *open; /* the list of the thread that asked last, which is its own for as long as it lives */
+    static uint64_t thread;
+    uint64_t me = PyThreadState_GetID(PyThreadState_Get());
+    if (open == NULL || thread != me) {
+        PyObject *found = PyObject_GetAttr(local, scopes);
+        if (found == NULL || !PyList_CheckExact(found)) {
+            PyErr_Clear();
+            Py_XDECREF(found);
+            return NULL;
+        }
+        Py_XSETREF(open, found);
+        thread = me;
     }
-    Py_ssize_t n = PyList_CheckExact(open) ? PyList_GET_SIZE(open) : 0;
-    PyObject *found = n ? PyList_GET_ITEM(open, n - 1) : NULL;
-    Py_DECREF(open); /* the thread's own list holds it */
-    return found;
+    Py_ssize_t n = PyList_GET_SIZE(open);
+    return n ? PyList_GET_ITEM(open, n - 1) : NULL;
 }
 
 /* Whether its bytes must be remembered: memory that others may hold too, or a scope that trusts nobody. */
@@ -54,8 +60,9 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
         return NULL;
     }
     entry->scope = Py_NewRef(scope);
+    entry->tick = tick_of(ledger);
     if ((entry->handle = PyObject_CallOneArg(detach, tensor)) == NULL || version_at(tensor, &entry->version) < 0
-        || tick_of(ledger, &entry->tick) < 0 || (entry->raw = walk(1)) == NULL
+        || (entry->raw = walk(1)) == NULL
         || (entry->original = PyWeakref_NewRef(tensor, NULL)) == NULL)
     {
         goto error;
@@ -139,12 +146,8 @@ end:
 
 /* Whether nothing has happened to the Save: then its handle is what backward gets. */
 static int
-untouched(Entry *entry)
+untouched(Entry *entry, long long now)
 {
-    long long now;
-    if (version_at(entry->handle, &now) < 0) {
-        return -1;
-    }
     return now == entry->version && missing(entry->print) && PyTuple_GET_SIZE(entry->swaps) == 0
            && (missing(entry->timeline) || ((Timeline *)entry->timeline)->last < entry->tick);
 }
@@ -156,11 +159,14 @@ unpack(PyObject *Py_UNUSED(module), PyObject *packed)
         return PyObject_CallOneArg(slow_unpack, packed);
     }
     Entry *entry = (Entry *)packed;
-    int same = note_visit(entry) < 0 ? -1 : untouched(entry);
-    if (same) {
-        return same < 0 ? NULL : Py_NewRef(entry->handle);
+    long long now;
+    if (note_visit(entry) < 0 || version_at(entry->handle, &now) < 0) {
+        return NULL;
     }
-    PyObject *value = known_value(entry);
+    if (untouched(entry, now)) {
+        return Py_NewRef(entry->handle);
+    }
+    PyObject *value = known_value(entry, now);
     if (value != NULL || PyErr_Occurred()) {
         return value;
     }

@@ -144,17 +144,14 @@ healed_value(Entry *entry, Record *record)
 
 /* Unchanged: one that PyTorch would not refuse, or one more of a kind that it does. */
 static PyObject *
-spared_value(Entry *entry, Written *first)
+spared_value(Entry *entry, Written *first, long long now)
 {
-    long long there, now;
+    long long there;
     PyObject *storage = storage_of(entry->handle);
     int failed = storage == NULL || bytes_in(storage, &there) < 0;
     Py_XDECREF(storage);
     if (failed || there < ((Layout *)entry->layout)->hi) {
         return NULL; /* the storage has shrunk */
-    }
-    if (version_at(entry->handle, &now) < 0) {
-        return NULL;
     }
     if (now == entry->version) {
         return Py_NewRef(entry->handle);
@@ -187,17 +184,17 @@ what_happened(Entry *entry, Record **record, Written **first)
 
 /* What a Save is worth that was written, or whose neighbours were, where its kind was judged in full before. */
 PyObject *
-known_value(Entry *entry)
+known_value(Entry *entry, long long now)
 {
     if (missing(entry->timeline) || missing(entry->layout) || !missing(entry->print) || entry->unchecked
-        || PyTuple_GET_SIZE(entry->swaps) || overridden == NULL || uncredited(entry))
+        || PyTuple_GET_SIZE(entry->swaps) || overridden == NULL || uncredited(entry, now))
     {
         return NULL;
     }
     Record *record;
     Written *first;
     what_happened(entry, &record, &first);
-    PyObject *value = record != NULL ? healed_value(entry, record) : first != NULL ? spared_value(entry, first) : NULL;
+    PyObject *value = record != NULL ? healed_value(entry, record) : first != NULL ? spared_value(entry, first, now) : NULL;
     Py_XDECREF(record);
     Py_XDECREF(first);
     return value;

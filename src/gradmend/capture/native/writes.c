@@ -140,11 +140,11 @@ new_written(Ledger *ledger, PyObject *op, PyObject *layout)
 {
     PyObject *raw = walk(1);
     Written *written = raw == NULL ? NULL : (Written *)untracked((PyTypeObject *)WrittenClass);
-    if (written == NULL || tick_of(ledger, &written->tick) < 0) {
+    if (written == NULL) {
         Py_XDECREF(raw);
-        Py_XDECREF(written);
         return NULL;
     }
+    written->tick = tick_of(ledger);
     written->raw = raw;
     written->op = Py_NewRef(op);
     written->how = Py_NewRef(data_word);

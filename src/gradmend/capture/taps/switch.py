@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradmend.capture.taps import caches, homes
 from gradmend.uncollected import uncollected
@@ -17,7 +17,6 @@ from gradmend.uncollected import uncollected
 _ABSENT = object()
 _lock = threading.RLock()
 _armed = 0
-_undo: list[tuple[Any, dict[str, Any], list[Any]]] = []  # what each owner had under these names
 _filled: dict[int, int] = {}
 
 
@@ -52,50 +51,55 @@ def disarm() -> None:
         _filled.clear()
 
 
+class _Owner(NamedTuple):
+    """A module or class: what it gets by these names, and what it had by them while it has ours."""
+
+    owner: Any
+    taps: dict[str, Any]
+    own: list[Any]  # filled and emptied, never made anew: the collector would look at two thousand names
+
+
 @cache
-def _names() -> list[tuple[Any, dict[str, Any]]]:
-    """What each owner gets, by its names."""
-    found: dict[int, tuple[Any, dict[str, Any]]] = {}
+def _owners() -> list[_Owner]:
+    found: dict[int, _Owner] = {}
     for owner, name, tap in homes.patches():
-        found.setdefault(id(owner), (owner, {}))[1][name] = tap
+        found.setdefault(id(owner), _Owner(owner, {}, [])).taps[name] = tap
     return list(found.values())
 
 
 def _put_on() -> None:
-    for owner, taps in _names():
+    for owner, taps, own in _owners():
         space = vars(owner) if hasattr(owner, "__dict__") else {}
-        _undo.append((owner, taps, list(map(space.get, taps, repeat(_ABSENT)))))
-        if isinstance(
-            owner, ModuleType
-        ):  # as setattr would, in a fraction of its time: there are two thousand names
-            vars(owner).update(taps)
+        own[:] = map(space.get, taps, repeat(_ABSENT))
+        if isinstance(owner, ModuleType):  # as setattr would, in a fraction of its time
+            space.update(taps)
         else:
             for name, tap in taps.items():
                 setattr(owner, name, tap)
 
 
 def _take_off() -> None:
-    while _undo:
-        owner, taps, own = _undo.pop()
+    for owner, taps, own in reversed(_owners()):
         module = isinstance(owner, ModuleType)
         space = vars(owner) if module else {}
         if module and _ABSENT not in own:
-            space.update(zip(taps, own, strict=True))
-            continue
-        for name, value in zip(taps, own, strict=True):
+            space.update(zip(taps, own, strict=False))
+            own.clear()
+        for name, value in zip(taps, own, strict=False):
             if value is not _ABSENT:
                 setattr(owner, name, value)
             elif module:
                 del space[name]
             else:
                 delattr(owner, name)
+        own.clear()
 
 
 @contextmanager
 def unpatched() -> Iterator[None]:
     """Every name as torch made it, for a moment."""
     with _lock:
-        on = bool(_undo)
+        on = any(one.own for one in _owners())
         _take_off()
         try:
             yield
