@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from modes import Seeing
 from strided import bytes_of, views
+from torch import nn
 
 import gradmend
 from gradmend.capture import regions
@@ -91,6 +92,21 @@ def test_minus_zero_and_nan_are_values_of_their_own() -> None:
     zeros, nans = torch.zeros(2), torch.full((2,), float("nan"))
     assert compiled.same_bytes(zeros, -zeros) is False
     assert compiled.same_bytes(nans, nans.clone()) is True
+
+
+@needs_it
+def test_what_can_not_be_read_is_python_s() -> None:
+    zero, ones = torch._efficientzerotensor((2,)), torch.ones(2)
+    for odd in (
+        zero,
+        ones.to_sparse(),
+        ones.to("meta"),
+        torch.nested.nested_tensor([ones]),
+        ones.to_mkldnn(),
+    ):
+        assert compiled.same_bytes(odd, odd) is None
+    assert compiled.same_bytes(torch.empty(0), torch.empty(0)) in (True, None)
+    assert compiled.same_bytes(nn.Parameter(ones), ones) is True
 
 
 @needs_it

@@ -39,9 +39,9 @@ facts_of(PyObject *tensor, DLTensor *facts)
 }
 
 int
-on_cpu(const DLTensor *facts)
+readable(const DLTensor *facts)
 {
-    return facts->device_type == CPU;
+    return facts->device_type == CPU && facts->data != NULL; /* a tensor known to be zero has no memory */
 }
 
 long long

@@ -62,7 +62,7 @@ at_once(PyObject *tensor, Grid *grid)
         grid->sizes[d] = facts.shape[d];
         grid->steps[d] = facts.strides[d];
     }
-    if (on_cpu(&facts) && facts.data != NULL) {
+    if (readable(&facts)) {
         grid->memory = (const char *)facts.data - grid->offset * grid->item;
     }
     return 1;

@@ -88,7 +88,7 @@ typedef struct {
     uint64_t byte_offset;
 } DLTensor;
 int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor can't tell */
-int on_cpu(const DLTensor *facts);
+int readable(const DLTensor *facts); /* whether its memory can be read from here */
 long long item_of(const DLTensor *facts);
 PyObject *dtype_in(PyObject *tensor, const DLTensor *facts); /* borrowed */
 PyObject *know_facts(PyObject *module, PyObject *args);

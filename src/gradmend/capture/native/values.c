@@ -223,7 +223,7 @@ PyObject *
 same_bytes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     DLTensor a, b;
-    if (nargs != 2 || !facts_of(args[0], &a) || !facts_of(args[1], &b) || !on_cpu(&a) || !on_cpu(&b)) {
+    if (nargs != 2 || !facts_of(args[0], &a) || !facts_of(args[1], &b) || !readable(&a) || !readable(&b)) {
         Py_RETURN_NONE;
     }
     size_t bytes = (size_t)item_of(&a), all = (size_t)a.ndim * sizeof(int64_t);
