@@ -14,6 +14,14 @@
 #pragma GCC visibility push(hidden)
 #endif
 
+/* For what is rare, so that what is not stays short: it runs once among a thousand other things, and each line of the
+   processor's cache that it takes was somebody else's. */
+#if defined(__GNUC__)
+#define RARE __attribute__((noinline, cold))
+#else
+#define RARE
+#endif
+
 /* What a call returned, and no longer needed: whether it is true; -1 on an error. */
 static inline int
 truth(PyObject *value)
@@ -87,6 +95,13 @@ typedef struct {
     int64_t *shape, *strides; /* the tensor's own */
     uint64_t byte_offset;
 } DLTensor;
+#define PLAIN_CLASSES 2
+extern PyTypeObject *plain_classes[PLAIN_CLASSES]; /* those that override nothing */
+static inline int
+is_plain(PyObject *tensor)
+{
+    return Py_TYPE(tensor) == plain_classes[0] || Py_TYPE(tensor) == plain_classes[1];
+}
 int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor can't tell */
 int on_cpu(const DLTensor *facts);
 long long item_of(const DLTensor *facts);
