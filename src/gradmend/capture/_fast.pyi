@@ -21,7 +21,6 @@ def know_steps(
     awake: set[str],
     asleep: set[str],
     stepped: list[Callable[[Any], None]],
-    plain: frozenset[type],
     overridden: Callable[[Any], bool],
     a_tensor: Any,
     /,

@@ -108,19 +108,30 @@ long long item_of(const DLTensor *facts);
 PyObject *dtype_in(PyObject *tensor, const DLTensor *facts);
 PyObject *know_facts(PyObject *module, PyObject *args);
 
-/* recorder.c */
-extern PyObject *ring;                                /* append() of the recorder's ring, while it is on */
-int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */
-PyObject *call_recorded(PyObject *original, PyObject *told, PyObject *op, PyObject *how, PyObject *const *args,
-                        size_t nargsf, PyObject *kwnames);
+/* records.c */
+typedef struct {
+    void *address;
+    long long bytes, version;
+} Spot;
+extern PyTypeObject RecordedType;
+PyObject *record_of(PyObject *op, PyObject *how, Py_ssize_t room); /* empty, for so many tensors */
+/* 1: done; 0: Python must look; -1: an error. */
+int record_adds(PyObject *record, PyObject *tensor);
+int record_steps(PyObject *record, PyObject *params); /* those in a list that have a gradient */
+int record_ends(PyObject *record, PyObject *append, PyObject *clock);
 PyObject *get(PyObject *property, PyObject *tensor); /* as a descriptor has it */
 PyObject *version_of(PyObject *tensor);
 PyObject *place(PyObject *module, PyObject *tensor);
-int add_places(PyObject *found, PyObject *params); /* 1: done; 0: one has gaps; -1: an error */
 PyObject *places(PyObject *module, PyObject *params);
+PyObject *know_tensors(PyObject *module, PyObject *args);
+
+/* recorder.c */
+extern PyObject *ring;                                   /* append() of the recorder's ring, while it is on */
+int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */
+PyObject *call_recorded(PyObject *original, PyObject *told, PyObject *op, PyObject *how, PyObject *const *args,
+                        size_t nargsf, PyObject *kwnames);
 PyObject *note_in_python(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *record_to(PyObject *module, PyObject *args);
-PyObject *know_tensors(PyObject *module, PyObject *args);
 
 /* steps.c */
 PyObject *before_step(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
