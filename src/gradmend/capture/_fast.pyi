@@ -35,11 +35,9 @@ def hear_backwards(
     /,
 ) -> None: ...
 def know_backwards(
-    call: type,
     history: Any,
     running: list[Any],
     ticks: Iterator[int],
-    plain: frozenset[type],
     grad_fn: Any,
     numbers: Callable[[Any], tuple[int, ...]],
     slow: Callable[..., Any],
@@ -102,6 +100,8 @@ class Tap:
         /,
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class BackwardCall: ...  # see backwards.py
 
 # What they hold: see fields.py, and rolls.py.
 class Ledger: ...

@@ -56,7 +56,7 @@ PyInit__fast(void)
     if (made != NULL && (PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0
                          || PyModule_AddObjectRef(made, "Function", (PyObject *)&FunctionType) < 0
                          || PyModule_AddObjectRef(made, "Overloads", (PyObject *)&OverloadsType) < 0
-                         || fields_ready(made) < 0))
+                         || fields_ready(made) < 0 || calls_ready(made) < 0))
     {
         Py_CLEAR(made);
     }

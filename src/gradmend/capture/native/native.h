@@ -154,6 +154,26 @@ int functions_ready(void);
 /* overloads.c */
 extern PyTypeObject OverloadsType;
 
+/* calls.c */
+typedef struct {
+    PyObject_HEAD
+    long long tick;
+    PyObject *raw;
+    PyObject *roots; /* NULL: one, `root` */
+    long long root;
+    char retain;
+    unsigned long thread;
+    PyObject *outcome;
+    PyObject *visited; /* NULL: empty */
+    PyObject *seeds;   /* NULL: none */
+} Call;
+
+extern Py_ssize_t keeping_nodes; /* so many have a `visited` */
+Call *call_of(int retain);       /* of this thread, and running */
+int is_call(PyObject *one);
+void forget_nodes(Call *call);
+int calls_ready(PyObject *module);
+
 /* backwards.c */
 PyObject *backward(PyObject *module, PyObject *state);
 PyObject *hear_backwards(PyObject *module, PyObject *args);
