@@ -24,7 +24,6 @@ def know_steps(
     awake: set[str],
     asleep: set[str],
     stepped: list[Callable[[Any], None]],
-    plain: frozenset[type],
     overridden: Callable[[Any], bool],
     a_tensor: Any,
     /,
@@ -39,11 +38,9 @@ def hear_backwards(
     /,
 ) -> None: ...
 def know_backwards(
-    call: type,
     history: Any,
     running: list[Any],
     ticks: Iterator[int],
-    plain: frozenset[type],
     grad_fn: Any,
     numbers: Callable[[Any], tuple[int, ...]],
     slow: Callable[..., Any],
@@ -101,13 +98,14 @@ class Tap:
         op: str,
         how: str,
         awake: set[str],
-        plain: frozenset[type],
         overridden: Callable[[Any], bool],
         told: Callable[..., None],
         writes: int,
         /,
     ) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+class BackwardCall: ...  # see backwards.py
 
 # What they hold: see fields.py, and rolls.py.
 class Ledger: ...
@@ -128,7 +126,6 @@ class Function:
         op: str,
         how: str,
         awake: set[str],
-        plain: frozenset[type],
         overridden: Callable[..., bool],
         told: Callable[..., None],
         edits: Any,

@@ -14,13 +14,12 @@ from functools import wraps
 from itertools import count
 from threading import get_ident
 from types import FunctionType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.autograd.graph as graph
 
 from gradmend.capture.fast import compiled
-from gradmend.capture.regions import PLAIN
 from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.capture.taps import caches
 from gradmend.model import Frame, Site
@@ -53,6 +52,12 @@ class BackwardCall:
     @property
     def frame(self) -> Frame | None:
         return self.site.user
+
+
+if compiled is not None and not TYPE_CHECKING:  # a struct, which the collector neither counts nor visits
+    for _name in ("site", "frame"):
+        setattr(compiled.BackwardCall, _name, vars(BackwardCall)[_name])
+    BackwardCall = compiled.BackwardCall
 
 
 Roots = Sequence[Any]  # tensors or GradientEdges
@@ -215,11 +220,9 @@ def _numbers(roots: Roots) -> tuple[int, ...]:
 
 if compiled is not None:
     compiled.know_backwards(
-        BackwardCall,
         history,
         running,
         _ticks,
-        PLAIN,
         torch._C.TensorBase.__dict__["grad_fn"],
         _numbers,
         _recorded,

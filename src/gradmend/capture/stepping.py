@@ -13,7 +13,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradmend.capture.fast import compiled
-from gradmend.capture.regions import PLAIN
 from gradmend.capture.taps import hub
 
 _EARS = ("listeners", "edits")
@@ -73,6 +72,6 @@ def wake() -> None:
 _hooks: tuple[Callable[..., None], Callable[..., None]] = _before, _after
 if compiled is not None:
     compiled.know_steps(
-        _awake, asleep, stepped, PLAIN, torch._C._has_torch_function_unary, torch.empty(0, device="cpu")
+        _awake, asleep, stepped, torch._C._has_torch_function_unary, torch.empty(0, device="cpu")
     )
     _hooks = compiled.before_step, compiled.after_step

@@ -2,107 +2,76 @@
 
 #include "native.h"
 
-#define FIELDS 8
-
 /* What Python hands over once. */
-static PyTypeObject *BackwardCall = NULL;
-static PyObject *history, *running, *ticks, *plain, *grad_fn, *numbers, *slow, *hear;
+static PyObject *history, *append, *running, *ticks, *grad_fn, *numbers, *slow, *hear;
 static Py_ssize_t with_nodes;
 /* What it hands over each time that it arms: callables or None, and the containers that say when they are needed. */
 static PyObject *before, *after, *failed, *when, *then;
 /* Names. */
-static PyObject *names[FIELDS], *word_append, *word_visited, *word_outcome, *word_running, *word_done, *word_failed,
-    *word_sequence_nr;
+static PyObject *word_done, *word_failed, *word_sequence_nr;
 
-/* Sequence numbers of the roots' nodes. */
-static PyObject *
-numbers_of(PyObject *roots)
+/* Sequence numbers of the roots' nodes: of one alone, as nearly always, no tuple is made. */
+static int
+number_roots(Call *call, PyObject *roots)
 {
-    PyObject *found = PyTuple_CheckExact(roots) ? PyList_New(0) : PyObject_CallOneArg(numbers, roots);
-    if (found == NULL || PyTuple_CheckExact(found)) {
-        return found;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(roots); i++) {
-        PyObject *root = PyTuple_GET_ITEM(roots, i);
-        if (PySet_Contains(plain, (PyObject *)Py_TYPE(root)) != 1) {
-            Py_DECREF(found);
-            return PyObject_CallOneArg(numbers, roots);
+    if (PyTuple_CheckExact(roots) && PyTuple_GET_SIZE(roots) == 1 && is_plain(PyTuple_GET_ITEM(roots, 0))) {
+        PyObject *node = get(grad_fn, PyTuple_GET_ITEM(roots, 0));
+        if (node != NULL && node != Py_None) {
+            int bad = number(PyObject_CallMethodNoArgs(node, word_sequence_nr), &call->root);
+            Py_DECREF(node);
+            return bad;
         }
-        PyObject *node = get(grad_fn, root);
-        PyObject *number = node == NULL || node == Py_None ? NULL : PyObject_CallMethodNoArgs(node, word_sequence_nr);
-        int bad = number == NULL ? node != Py_None : PyList_Append(found, number) < 0;
         Py_XDECREF(node);
-        Py_XDECREF(number);
-        if (bad) {
-            Py_DECREF(found);
-            return NULL;
-        }
+        return node == NULL || (call->roots = PyTuple_New(0)) == NULL ? -1 : 0;
     }
-    PyObject *made = PyList_AsTuple(found);
-    Py_DECREF(found);
-    return made;
+    return (call->roots = PyObject_CallOneArg(numbers, roots)) == NULL ? -1 : 0;
 }
 
 /* The oldest calls keep no nodes. */
 static int
 thin_out(void)
 {
-    Py_ssize_t n = PySequence_Size(history);
+    Py_ssize_t n = keeping_nodes ? PySequence_Size(history) : 0;
     if (n <= with_nodes) {
         return n < 0 ? -1 : 0;
     }
     PyObject *old = PySequence_GetItem(history, n - 1 - with_nodes);
-    PyObject *visited = old == NULL ? NULL : PyObject_GetAttr(old, word_visited);
-    Py_XDECREF(old);
-    if (visited == NULL) {
+    if (old == NULL) {
         return -1;
     }
-    if (PyDict_Check(visited)) {
-        PyDict_Clear(visited);
+    if (is_call(old)) {
+        forget_nodes((Call *)old);
     }
-    Py_DECREF(visited);
+    Py_DECREF(old);
     return 0;
 }
 
-/* A BackwardCall, in the history and among those that run. */
-static PyObject *
+/* In the history, and among those that run. */
+static Call *
 begun(PyObject *roots, PyObject *retain)
 {
     int keeps = PyObject_IsTrue(retain);
-    PyObject *call = keeps < 0 ? NULL : PyType_GenericNew(BackwardCall, NULL, NULL);
+    Call *call = keeps < 0 ? NULL : call_of(keeps);
     if (call == NULL) {
         return NULL;
     }
-    for (int i = 0; i < FIELDS; i++) { /* in the order of `names` */
-        PyObject *value = i == 0   ? PyIter_Next(ticks)
-                          : i == 1 ? walk(1)
-                          : i == 2 ? numbers_of(roots)
-                          : i == 3 ? PyBool_FromLong(keeps)
-                          : i == 4 ? PyLong_FromUnsignedLong(PyThread_get_thread_ident())
-                          : i == 5 ? Py_NewRef(word_running)
-                          : i == 6 ? PyDict_New()
-                                   : PyTuple_New(0);
-        int bad = value == NULL || PyObject_SetAttr(call, names[i], value) < 0;
-        Py_XDECREF(value);
-        if (bad) {
-            goto error;
+    if (number(PyIter_Next(ticks), &call->tick) == 0 && (call->raw = walk(1)) != NULL && number_roots(call, roots) == 0)
+    {
+        PyObject *none = PyObject_CallOneArg(append, (PyObject *)call);
+        Py_XDECREF(none);
+        if (none != NULL && thin_out() == 0 && PyList_Append(running, (PyObject *)call) == 0) {
+            return call;
         }
     }
-    PyObject *none = PyObject_CallMethodOneArg(history, word_append, call);
-    Py_XDECREF(none);
-    if (none != NULL && thin_out() == 0 && PyList_Append(running, call) == 0) {
-        return call;
-    }
-error:
     Py_DECREF(call);
     return NULL;
 }
 
 static int
-ended(PyObject *call)
+ended(Call *call)
 {
     for (Py_ssize_t i = PyList_GET_SIZE(running); i-- > 0;) {
-        if (PyList_GET_ITEM(running, i) == call) {
+        if (PyList_GET_ITEM(running, i) == (PyObject *)call) {
             return PyList_SetSlice(running, i, i + 1, NULL);
         }
     }
@@ -127,7 +96,7 @@ any(PyObject *containers)
 
 /* The error that is set is told to `failed`, and stays set. */
 static void
-tell_failure(PyObject *call, PyObject *roots)
+tell_failure(Call *call, PyObject *roots)
 {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
@@ -135,10 +104,9 @@ tell_failure(PyObject *call, PyObject *roots)
     if (trace != NULL) {
         PyException_SetTraceback(error, trace);
     }
-    PyObject *told = PyObject_SetAttr(call, word_outcome, word_failed) < 0 ? NULL : Py_NewRef(Py_None);
-    if (told != NULL && failed != Py_None) {
-        Py_SETREF(told, PyObject_CallFunctionObjArgs(hear, failed, call, error, roots, NULL));
-    }
+    Py_XSETREF(call->outcome, Py_NewRef(word_failed));
+    PyObject *told = failed == Py_None ? Py_NewRef(Py_None)
+                                       : PyObject_CallFunctionObjArgs(hear, failed, call, error, roots, NULL);
     if (told == NULL) { /* interrupted */
         Py_XDECREF(type);
         Py_XDECREF(error);
@@ -173,7 +141,8 @@ in_python(PyObject *original, PyObject *const *args, Py_ssize_t nargs, PyObject 
 static PyObject *
 recorded(PyObject *original, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *roots = args[0], *result = NULL, *call = begun(roots, args[2]);
+    PyObject *roots = args[0], *result = NULL;
+    Call *call = begun(roots, args[2]);
     if (call == NULL) {
         return NULL;
     }
@@ -183,10 +152,8 @@ recorded(PyObject *original, PyObject *const *args, Py_ssize_t nargs, PyObject *
         needed = told == NULL ? -1 : 0;
         Py_XDECREF(told);
     }
-    if (needed == 0 && (result = PyObject_Vectorcall(original, args, nargs, kwnames)) != NULL
-        && PyObject_SetAttr(call, word_outcome, word_done) < 0)
-    {
-        Py_CLEAR(result);
+    if (needed == 0 && (result = PyObject_Vectorcall(original, args, nargs, kwnames)) != NULL) {
+        Py_XSETREF(call->outcome, Py_NewRef(word_done));
     }
     if (result == NULL) {
         tell_failure(call, roots);
@@ -199,7 +166,7 @@ recorded(PyObject *original, PyObject *const *args, Py_ssize_t nargs, PyObject *
         Py_CLEAR(result);
     }
     else if (after != Py_None && (needed = any(then)) != 0) {
-        PyObject *told = needed < 0 ? NULL : PyObject_CallOneArg(after, call);
+        PyObject *told = needed < 0 ? NULL : PyObject_CallOneArg(after, (PyObject *)call);
         if (told == NULL) {
             Py_CLEAR(result);
         }
@@ -233,7 +200,7 @@ static PyMethodDef runner = {"_engine_run_backward", (PyCFunction)(void (*)(void
 PyObject *
 backward(PyObject *Py_UNUSED(module), PyObject *state)
 {
-    if (BackwardCall == NULL || !PyList_CheckExact(state) || PyList_GET_SIZE(state) != 2) {
+    if (before == NULL || !PyList_CheckExact(state) || PyList_GET_SIZE(state) != 2) {
         PyErr_SetString(PyExc_TypeError, "backward([original, live]), after know_backwards()");
         return NULL;
     }
@@ -262,42 +229,30 @@ hear_backwards(PyObject *Py_UNUSED(module), PyObject *args)
 PyObject *
 know_backwards(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    static const char *const words[FIELDS] = {"tick",   "raw",     "roots",   "retain",
-                                              "thread", "outcome", "visited", "seeds"};
-    PyObject *type, *given[8], **kept[8] = {&history, &running, &ticks, &plain, &grad_fn, &numbers, &slow, &hear};
-    if (!PyArg_ParseTuple(args, "O!OO!OO!OOOOn", &PyType_Type, &type, given, &PyList_Type, given + 1, given + 2,
-                          &PyFrozenSet_Type, given + 3, given + 4, given + 5, given + 6, given + 7, &with_nodes))
+    PyObject *given[7], **kept[7] = {&history, &running, &ticks, &grad_fn, &numbers, &slow, &hear};
+    if (!PyArg_ParseTuple(args, "OO!OOOOOn", given, &PyList_Type, given + 1, given + 2, given + 3, given + 4, given + 5,
+                          given + 6, &with_nodes))
     {
         return NULL;
     }
-    if (Py_TYPE(given[4])->tp_descr_get == NULL) {
+    if (Py_TYPE(given[3])->tp_descr_get == NULL) {
         PyErr_SetString(PyExc_TypeError, "grad_fn comes as a property");
         return NULL;
     }
-    for (int i = 0; i < FIELDS; i++) {
-        Py_XSETREF(names[i], PyUnicode_InternFromString(words[i]));
-        if (names[i] == NULL) {
-            return NULL;
-        }
-    }
-    Name more[] = {
-        {&word_append, "append"}, {&word_running, "running"},          {&word_done, "done"},
-        {&word_failed, "failed"}, {&word_sequence_nr, "_sequence_nr"},
-    };
-    if (INTERN(more) < 0) {
+    Name names[] = {{&word_done, "done"}, {&word_failed, "failed"}, {&word_sequence_nr, "_sequence_nr"}};
+    if (INTERN(names) < 0) {
         return NULL;
     }
-    word_outcome = names[5];
-    word_visited = names[6];
-    for (int i = 0; i < 8; i++) {
+    PyObject *adds = PyObject_GetAttrString(given[0], "append");
+    if (adds == NULL) {
+        return NULL;
+    }
+    Py_XSETREF(append, adds);
+    for (int i = 0; i < 7; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     PyObject *nobody = Py_BuildValue("(OOOOO)", Py_None, Py_None, Py_None, Py_None, Py_None);
     PyObject *none = nobody == NULL ? NULL : hear_backwards(NULL, nobody);
     Py_XDECREF(nobody);
-    if (none != NULL) {
-        Py_INCREF(type);
-        Py_XSETREF(BackwardCall, (PyTypeObject *)type);
-    }
     return none;
 }

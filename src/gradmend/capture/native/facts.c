@@ -16,7 +16,8 @@ typedef struct {
 enum { MAJOR = 1, CPU = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5 };
 
 static const Exchange *exchange;
-static PyObject *dtype_of, *plain;
+static PyObject *dtype_of;
+PyTypeObject *plain_classes[PLAIN_CLASSES];
 
 /* torch's name for each kind of float met so far; of integers it has several that DLPack does not tell apart. */
 static struct {
@@ -28,7 +29,7 @@ int
 facts_of(PyObject *tensor, DLTensor *facts)
 {
     /* A class of its own may mind being looked at. */
-    if (exchange == NULL || PySet_Contains(plain, (PyObject *)Py_TYPE(tensor)) != 1) {
+    if (exchange == NULL || !is_plain(tensor)) {
         return 0;
     }
     if (exchange->look(tensor, facts) != 0) {
@@ -67,15 +68,31 @@ dtype_in(PyObject *tensor, const DLTensor *facts)
     return dtype;
 }
 
+static int
+know_plain(PyObject *classes)
+{
+    PyObject *all = PySequence_List(classes);
+    if (all == NULL || PyList_GET_SIZE(all) > PLAIN_CLASSES) {
+        Py_XDECREF(all);
+        PyErr_Format(PyExc_ValueError, "at most %d plain classes", PLAIN_CLASSES);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all); i++) {
+        Py_XSETREF(plain_classes[i], (PyTypeObject *)Py_NewRef(PyList_GET_ITEM(all, i)));
+    }
+    Py_DECREF(all);
+    return 0;
+}
+
 PyObject *
 know_facts(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *capsule, *property, *classes;
-    if (!PyArg_ParseTuple(args, "OOO!", &capsule, &property, &PyFrozenSet_Type, &classes)) {
+    if (!PyArg_ParseTuple(args, "OOO!", &capsule, &property, &PyFrozenSet_Type, &classes)
+        || know_plain(classes) < 0) {
         return NULL;
     }
     Py_XSETREF(dtype_of, Py_NewRef(property));
-    Py_XSETREF(plain, Py_NewRef(classes));
     exchange = NULL;
     if (PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
         const Exchange *found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");

@@ -14,7 +14,6 @@ typedef struct {
     PyObject *original;
     PyObject *slow;       /* the tap in Python, for when somebody listens */
     PyObject *awake;      /* the set of those who do */
-    PyObject *plain;      /* the classes that can't override anything */
     PyObject *overridden; /* whether one of the arguments, or a mode, does */
     PyObject *told;       /* the recorder's ear in Python */
     PyObject *edits;      /* its `on` is whether edits are heard */
@@ -45,9 +44,7 @@ writes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnam
         return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
     }
     if (only_recorded(tap)) {
-        if (tap->first && kwnames == NULL && PyVectorcall_NARGS(nargsf) > 0
-            && PySet_Contains(tap->plain, (PyObject *)Py_TYPE(args[0])) == 1)
-        {
+        if (tap->first && kwnames == NULL && PyVectorcall_NARGS(nargsf) > 0 && is_plain(args[0])) {
             int over = overrides(tap, args, 1);
             if (over <= 0) {
                 return over < 0 ? NULL
@@ -98,7 +95,7 @@ owned(Function *tap)
     return &tap->original;
 }
 
-#define OWNED 9
+#define OWNED 8
 
 static int
 Function_traverse(Function *tap, visitproc visit, void *arg)
@@ -136,10 +133,10 @@ Function_dealloc(Function *tap)
 static PyObject *
 Function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *original, *slow, *op, *how, *awake, *plain, *overridden, *told, *edits;
+    PyObject *original, *slow, *op, *how, *awake, *overridden, *told, *edits;
     int writing, first, uncounted;
-    if (!PyArg_ParseTuple(args, "O!OUUO!O!OOOppp", &PyCFunction_Type, &original, &slow, &op, &how, &PySet_Type, &awake,
-                          &PyFrozenSet_Type, &plain, &overridden, &told, &edits, &writing, &first, &uncounted))
+    if (!PyArg_ParseTuple(args, "O!OUUO!OOOppp", &PyCFunction_Type, &original, &slow, &op, &how, &PySet_Type, &awake,
+                          &overridden, &told, &edits, &writing, &first, &uncounted))
     {
         return NULL;
     }
@@ -157,7 +154,6 @@ Function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         tap->original = Py_NewRef(original);
         tap->slow = Py_NewRef(slow);
         tap->awake = Py_NewRef(awake);
-        tap->plain = Py_NewRef(plain);
         tap->overridden = Py_NewRef(overridden);
         tap->told = Py_NewRef(told);
         tap->edits = Py_NewRef(edits);

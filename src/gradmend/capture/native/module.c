@@ -19,7 +19,7 @@ static PyMethodDef functions[] = {
     {"before_step", (PyCFunction)(void (*)(void))before_step, METH_FASTCALL, "The hook before an optimizer's step."},
     {"after_step", (PyCFunction)(void (*)(void))after_step, METH_FASTCALL, "The hook after it."},
     {"steps_to", steps_to, METH_VARARGS, "steps_to(append, clock, slow): an ear that records an optimizer's step."},
-    {"know_steps", know_steps, METH_VARARGS, "know_steps(awake, asleep, stepped, plain, overridden, a_tensor)."},
+    {"know_steps", know_steps, METH_VARARGS, "know_steps(awake, asleep, stepped, overridden, a_tensor)."},
     {"backward", backward, METH_O, "backward([original, live]): the engine's entry, with a record of each call."},
     {"hear_backwards", hear_backwards, METH_VARARGS, "hear_backwards(before, after, failed, when, then)."},
     {"know_backwards", know_backwards, METH_VARARGS, "What backward() works on: see backwards.py."},
@@ -56,7 +56,7 @@ PyMODINIT_FUNC
 PyInit__fast(void)
 {
     if (tap_ready() < 0 || saves_ready() < 0 || writes_ready() < 0 || index_ready() < 0 || functions_ready() < 0
-        || PyType_Ready(&OverloadsType) < 0)
+        || PyType_Ready(&OverloadsType) < 0 || PyType_Ready(&RecordedType) < 0)
     {
         return NULL;
     }
@@ -64,7 +64,8 @@ PyInit__fast(void)
     if (made != NULL && (PyModule_AddObjectRef(made, "Tap", (PyObject *)&TapType) < 0
                          || PyModule_AddObjectRef(made, "Function", (PyObject *)&FunctionType) < 0
                          || PyModule_AddObjectRef(made, "Overloads", (PyObject *)&OverloadsType) < 0
-                         || PyModule_AddType(made, &LockType) < 0 || fields_ready(made) < 0 || layouts_ready(made) < 0))
+                         || PyModule_AddType(made, &LockType) < 0 || fields_ready(made) < 0 || layouts_ready(made) < 0
+                         || calls_ready(made) < 0))
     {
         Py_CLEAR(made);
     }

@@ -14,6 +14,14 @@
 #pragma GCC visibility push(hidden)
 #endif
 
+/* For what is rare, so that what is not stays short: it runs once among a thousand other things, and each line of the
+   processor's cache that it takes was somebody else's. */
+#if defined(__GNUC__)
+#define RARE __attribute__((noinline, cold))
+#else
+#define RARE
+#endif
+
 /* What a call returned, and no longer needed: whether it is true; -1 on an error. */
 static inline int
 truth(PyObject *value)
@@ -87,6 +95,13 @@ typedef struct {
     int64_t *shape, *strides; /* the tensor's own */
     uint64_t byte_offset;
 } DLTensor;
+#define PLAIN_CLASSES 2
+extern PyTypeObject *plain_classes[PLAIN_CLASSES]; /* those that override nothing */
+static inline int
+is_plain(PyObject *tensor)
+{
+    return Py_TYPE(tensor) == plain_classes[0] || Py_TYPE(tensor) == plain_classes[1];
+}
 int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor can't tell */
 int readable(const DLTensor *facts); /* whether its memory can be read from here */
 long long item_of(const DLTensor *facts);
@@ -102,19 +117,30 @@ int address_in(PyObject *storage, long long *address);
 int is_its_own(PyObject *storage); /* whether nobody but torch holds its memory */
 PyObject *know_storages(PyObject *module, PyObject *args);
 
-/* recorder.c */
-extern PyObject *ring;                                /* append() of the recorder's ring, while it is on */
-int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */
-PyObject *call_recorded(PyObject *original, PyObject *told, PyObject *op, PyObject *how, PyObject *const *args,
-                        size_t nargsf, PyObject *kwnames);
+/* records.c */
+typedef struct {
+    void *address;
+    long long bytes, version;
+} Spot;
+extern PyTypeObject RecordedType;
+PyObject *record_of(PyObject *op, PyObject *how, Py_ssize_t room); /* empty, for so many tensors */
+/* 1: done; 0: Python must look; -1: an error. */
+int record_adds(PyObject *record, PyObject *tensor);
+int record_steps(PyObject *record, PyObject *params); /* those in a list that have a gradient */
+int record_ends(PyObject *record, PyObject *append, PyObject *clock);
 PyObject *get(PyObject *property, PyObject *tensor); /* as a descriptor has it */
 PyObject *version_of(PyObject *tensor);
 PyObject *place(PyObject *module, PyObject *tensor);
-int add_places(PyObject *found, PyObject *params); /* 1: done; 0: one has gaps; -1: an error */
 PyObject *places(PyObject *module, PyObject *params);
+PyObject *know_tensors(PyObject *module, PyObject *args);
+
+/* recorder.c */
+extern PyObject *ring;                                   /* append() of the recorder's ring, while it is on */
+int note(PyObject *op, PyObject *how, PyObject *tensor); /* 1: recorded; 0: Python must look; -1: an error */
+PyObject *call_recorded(PyObject *original, PyObject *told, PyObject *op, PyObject *how, PyObject *const *args,
+                        size_t nargsf, PyObject *kwnames);
 PyObject *note_in_python(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *record_to(PyObject *module, PyObject *args);
-PyObject *know_tensors(PyObject *module, PyObject *args);
 
 /* steps.c */
 PyObject *before_step(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
@@ -136,6 +162,27 @@ int functions_ready(void);
 
 /* overloads.c */
 extern PyTypeObject OverloadsType;
+
+/* calls.c */
+typedef struct {
+    PyObject_HEAD
+    long long tick;
+    PyObject *raw;
+    PyObject *roots; /* NULL: one, `root` */
+    long long root;
+    char retain;
+    unsigned long thread;
+    PyObject *outcome;
+    PyObject *visited; /* NULL: empty */
+    PyObject *seeds;   /* NULL: none */
+} Call;
+
+extern Py_ssize_t keeping_nodes; /* so many have a `visited` */
+Call *call_of(int retain);       /* of this thread, and running */
+int is_call(PyObject *one);
+PyObject *nodes_of(Call *call); /* its `visited`, borrowed */
+void forget_nodes(Call *call);
+int calls_ready(PyObject *module);
 
 /* backwards.c */
 PyObject *backward(PyObject *module, PyObject *state);

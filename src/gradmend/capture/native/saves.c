@@ -10,7 +10,7 @@ static Ledger *ledger;
 /* What Python hands over once. */
 static PyObject *local, *asleep, *escapes, *running, *detach, *current_node, *slow_pack, *slow_unpack, *visit;
 /* Names. */
-static PyObject *scopes, *retain, *visited, *sequence_nr, *paranoid, *saves, *look, *known, *ask;
+static PyObject *scopes, *sequence_nr, *paranoid, *saves, *look, *known, *ask;
 
 /* The innermost scope of this thread, borrowed; NULL where Python must look. */
 static PyObject *
@@ -111,7 +111,7 @@ note_visit(Entry *entry)
         return -1;
     }
     int done = 0;
-    PyObject *nodes = NULL, *nth = NULL;
+    PyObject *nth = NULL;
     if (node == Py_None || PyList_GET_SIZE(running) == 0) {
         goto end;
     }
@@ -122,24 +122,16 @@ note_visit(Entry *entry)
         done = none == NULL ? -1 : 0;
         goto end;
     }
-    PyObject *call = PyList_GET_ITEM(running, 0);
-    int kept = truth(PyObject_GetAttr(call, retain));
-    if (kept) {
-        done = kept < 0 ? -1 : 0;
-        goto end;
-    }
-    if ((nodes = PyObject_GetAttr(call, visited)) == NULL || !PyDict_Check(nodes)) {
-        goto end;
-    }
-    if (PyDict_GET_SIZE(nodes) >= MOST_NODES) {
+    Call *call = (Call *)PyList_GET_ITEM(running, 0);
+    PyObject *nodes = call->retain ? NULL : nodes_of(call);
+    if (call->retain || (nodes != NULL && PyDict_GET_SIZE(nodes) >= MOST_NODES)) {
         done = 0;
     }
-    else if ((nth = PyObject_CallMethodNoArgs(node, sequence_nr)) != NULL) {
+    else if (nodes != NULL && (nth = PyObject_CallMethodNoArgs(node, sequence_nr)) != NULL) {
         done = PyDict_SetItem(nodes, nth, entry->raw);
     }
 end:
     Py_XDECREF(nth);
-    Py_XDECREF(nodes);
     Py_DECREF(node);
     return done;
 }
@@ -198,7 +190,7 @@ int
 saves_ready(void)
 {
     Name names[] = {
-        {&scopes, "scopes"},       {&retain, "retain"},     {&visited, "visited"}, {&sequence_nr, "_sequence_nr"},
+        {&scopes, "scopes"},       {&sequence_nr, "_sequence_nr"},
         {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
         {&known, "known"},       {&ask, "ask"},
     };

@@ -7,7 +7,7 @@
 static PyObject *ears[EARS];
 static PyObject *word_groups, *word_params, *word_data;
 /* What Python hands over once. */
-static PyObject *awake, *asleep, *stepped, *plain, *overridden, *a_tensor;
+static PyObject *awake, *asleep, *stepped, *overridden, *a_tensor;
 
 /* The pre-hook: (optimizer, args, kwargs). */
 PyObject *
@@ -64,51 +64,6 @@ after_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* Whether each can be looked at as it is, by no class's and no mode's leave. */
-static int
-all_plain(PyObject *params)
-{
-    if (!PyList_CheckExact(params)) {
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(params); i++) {
-        int found = PySet_Contains(plain, (PyObject *)Py_TYPE(PyList_GET_ITEM(params, i)));
-        if (found != 1) {
-            return found;
-        }
-    }
-    return 1;
-}
-
-/* The places of all parameters that were stepped: a list, None where Python must look. */
-static PyObject *
-stepped_places(PyObject *optimizer)
-{
-    int over = truth(PyObject_CallOneArg(overridden, a_tensor));
-    if (over) {
-        return over < 0 ? NULL : Py_NewRef(Py_None);
-    }
-    PyObject *groups = PyObject_GetAttr(optimizer, word_groups), *found = NULL;
-    if (groups == NULL) {
-        return NULL;
-    }
-    int done = PyList_CheckExact(groups) && (found = PyList_New(0)) != NULL;
-    for (Py_ssize_t i = 0; done == 1 && i < PyList_GET_SIZE(groups); i++) {
-        PyObject *group = PyList_GET_ITEM(groups, i);
-        PyObject *params = PyDict_Check(group) ? PyDict_GetItemWithError(group, word_params) : NULL;
-        done = params == NULL ? 0 : all_plain(params);
-        if (done == 1) {
-            done = add_places(found, params);
-        }
-    }
-    Py_DECREF(groups);
-    if (done == 1) {
-        return found;
-    }
-    Py_XDECREF(found);
-    return done < 0 || PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-}
-
 /* "AdamW.step". Asked for after every step, and nearly always of the same class, so the last is kept. */
 static PyObject *
 name_of(PyObject *ear, PyTypeObject *type)
@@ -123,29 +78,48 @@ name_of(PyObject *ear, PyTypeObject *type)
     return Py_NewRef(PyList_GET_ITEM(ear, 4));
 }
 
+/* How many parameters the groups have; -1 where they are not as torch makes them. */
+static Py_ssize_t
+count_params(PyObject *groups)
+{
+    Py_ssize_t n = PyList_CheckExact(groups) ? 0 : -1;
+    for (Py_ssize_t i = 0; n >= 0 && i < PyList_GET_SIZE(groups); i++) {
+        PyObject *group = PyList_GET_ITEM(groups, i);
+        PyObject *params = PyDict_Check(group) ? PyDict_GetItemWithError(group, word_params) : NULL;
+        n = params != NULL && PyList_CheckExact(params) ? n + PyList_GET_SIZE(params) : -1;
+    }
+    return n;
+}
+
+/* All parameters that were stepped. NULL where Python must look: it meets the same error, and knows what it means. */
+static PyObject *
+record_step(PyObject *optimizer, PyObject *op)
+{
+    PyObject *groups = truth(PyObject_CallOneArg(overridden, a_tensor)) ? NULL : PyObject_GetAttr(optimizer, word_groups);
+    Py_ssize_t n = groups == NULL ? -1 : count_params(groups);
+    PyObject *record = n < 0 ? NULL : record_of(op, word_data, n);
+    for (Py_ssize_t i = 0; record != NULL && i < PyList_GET_SIZE(groups); i++) {
+        if (record_steps(record, PyDict_GetItemWithError(PyList_GET_ITEM(groups, i), word_params)) != 1) {
+            Py_CLEAR(record);
+        }
+    }
+    Py_XDECREF(groups);
+    return record;
+}
+
 /* The ear itself. Its `self` is [append, clock, slow, the class that stepped last, its name for the record]. */
 static PyObject *
 hear_step(PyObject *self, PyObject *optimizer)
 {
-    PyObject *places = stepped_places(optimizer);
-    if (places == NULL || places == Py_None) {
-        PyErr_Clear(); /* Python meets the same error, and knows what it means */
-        Py_XDECREF(places);
+    PyObject *op = name_of(self, Py_TYPE(optimizer)), *record = op == NULL ? NULL : record_step(optimizer, op);
+    Py_XDECREF(op);
+    if (record == NULL) {
+        PyErr_Clear();
         return PyObject_CallOneArg(PyList_GET_ITEM(self, 2), optimizer);
     }
-    PyObject *op = name_of(self, Py_TYPE(optimizer)), *tick = PyIter_Next(PyList_GET_ITEM(self, 1)), *raw = walk(1);
-    PyObject *none = NULL, *record = NULL;
-    if (op != NULL && tick != NULL && raw != NULL
-        && (record = PyTuple_Pack(5, tick, op, word_data, raw, places)) != NULL)
-    {
-        none = PyObject_CallOneArg(PyList_GET_ITEM(self, 0), record);
-    }
-    Py_XDECREF(op);
-    Py_XDECREF(tick);
-    Py_XDECREF(raw);
-    Py_XDECREF(record);
-    Py_DECREF(places);
-    return none;
+    int bad = record_ends(record, PyList_GET_ITEM(self, 0), PyList_GET_ITEM(self, 1));
+    Py_DECREF(record);
+    return bad ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef ear = {"stepped", hear_step, METH_O, "An optimizer has stepped."};
@@ -166,9 +140,9 @@ steps_to(PyObject *Py_UNUSED(module), PyObject *args)
 PyObject *
 know_steps(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[6], **kept[6] = {&awake, &asleep, &stepped, &plain, &overridden, &a_tensor};
-    if (!PyArg_ParseTuple(args, "O!O!O!O!OO", &PySet_Type, given, &PySet_Type, given + 1, &PyList_Type, given + 2,
-                          &PyFrozenSet_Type, given + 3, given + 4, given + 5))
+    PyObject *given[5], **kept[5] = {&awake, &asleep, &stepped, &overridden, &a_tensor};
+    if (!PyArg_ParseTuple(args, "O!O!O!OO", &PySet_Type, given, &PySet_Type, given + 1, &PyList_Type, given + 2,
+                          given + 3, given + 4))
     {
         return NULL;
     }
@@ -179,7 +153,7 @@ know_steps(PyObject *Py_UNUSED(module), PyObject *args)
     if (INTERN(names) < 0) {
         return NULL;
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     Py_RETURN_NONE;

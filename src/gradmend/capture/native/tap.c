@@ -20,10 +20,10 @@ static PyObject *on, *handed, *aliases, *inputs;
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *original; /* torch's own */
-    PyObject *slow;     /* the tap in Python, for when somebody listens */
-    PyObject *awake;    /* the set of those who do */
-    PyObject *plain;    /* the classes that can't override anything */
+    PyObject *awake;      /* the set of those who listen */
+    vectorcallfunc pass;  /* how to call ... */
+    PyObject *original;   /* torch's own */
+    PyObject *slow;       /* the tap in Python, for when somebody listens */
     PyObject *overridden; /* whether a mode does */
     PyObject *told;       /* the recorder's ear in Python */
     PyObject *op, *how;   /* for the record */
@@ -118,46 +118,58 @@ Tap_entered(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
     return out;
 }
 
-static int
-is_plain(Tap *tap, PyObject *tensor)
+/* The thread that passes a call on. A mode is told of it by the name that torch looks up then: see Tap_get(). To ask
+   before each call whether there is a mode would cost several times what the rest of the tap does. */
+static PyThreadState *passing;
+
+/* Somebody listens, or might override. */
+RARE static PyObject *
+Tap_heard(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    return Py_IS_TYPE(tensor, Tensor) || PySet_Contains(tap->plain, (PyObject *)Py_TYPE(tensor)) == 1;
+    PyObject *out = NULL;
+    if (PyVectorcall_NARGS(nargsf) && is_plain(args[0]) && PySet_GET_SIZE(tap->awake)) {
+        int heard = PySet_Contains(tap->awake, word_listeners);
+        int recorded = heard && PySet_GET_SIZE(tap->awake) == 1 && ring != NULL && tap->writes != ITEM;
+        int entered = !heard && tap->writes != NOTHING_PLAIN && ledger != NULL;
+        int over = recorded || entered ? truth(PyObject_CallOneArg(tap->overridden, args[0])) : 1;
+        if (over == 0) {
+            out = recorded ? call_recorded(tap->original, tap->told, tap->op, tap->how, args, nargsf, kwnames)
+                           : Tap_entered(tap, args, nargsf, kwnames);
+        }
+    }
+    return out != NULL || PyErr_Occurred() ? out : PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
 }
 
 static PyObject *
 Tap_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Tap *tap = (Tap *)callable;
-    int idle = PySet_GET_SIZE(tap->awake) == 0, recorded = 0;
-    if (PyVectorcall_NARGS(nargsf) == 0 || !is_plain(tap, args[0])) {
-        return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    if (PySet_GET_SIZE(tap->awake) || PyVectorcall_NARGS(nargsf) == 0 || !is_plain(args[0])) {
+        return Tap_heard(tap, args, nargsf, kwnames);
     }
-    if (!idle) {
-        int heard = PySet_Contains(tap->awake, word_listeners);
-        recorded = heard && PySet_GET_SIZE(tap->awake) == 1 && ring != NULL && tap->writes != ITEM;
-        if (heard ? !recorded : tap->writes == NOTHING_PLAIN || ledger == NULL) {
-            return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
-        }
+    passing = PyThreadState_Get();
+    PyObject *out = tap->pass(tap->original, args, nargsf, kwnames);
+    passing = NULL;
+    return out;
+}
+
+/* `torch.Tensor.add_`: inspect and others expect a function. Torch itself looks it up too when a call meets a mode, and
+   a mode knows the original: the first look while a call is passed on is torch's. */
+static PyObject *
+Tap_of_class(Tap *tap)
+{
+    if (passing == NULL || passing != PyThreadState_Get()) {
+        return Py_NewRef(tap->slow);
     }
-    int over = truth(PyObject_CallOneArg(tap->overridden, args[0]));
-    if (over) {
-        return over < 0 ? NULL : PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
-    }
-    if (idle) {
-        return call_original(tap, args, nargsf, kwnames);
-    }
-    PyObject *out = recorded ? call_recorded(tap->original, tap->told, tap->op, tap->how, args, nargsf, kwnames)
-                             : Tap_entered(tap, args, nargsf, kwnames);
-    return out != NULL || PyErr_Occurred() ? out : PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    passing = NULL;
+    int over = truth(PyObject_CallOneArg(tap->overridden, Py_None));
+    return over < 0 ? NULL : Py_NewRef(over ? tap->original : tap->slow);
 }
 
 static PyObject *
 Tap_get(PyObject *self, PyObject *obj, PyObject *Py_UNUSED(type))
 {
-    if (obj == NULL || obj == Py_None) {
-        return Py_NewRef(((Tap *)self)->slow); /* `torch.Tensor.add_`: inspect and others expect a function */
-    }
-    return PyMethod_New(self, obj);
+    return obj == NULL || obj == Py_None ? Tap_of_class((Tap *)self) : PyMethod_New(self, obj);
 }
 
 static int
@@ -166,7 +178,6 @@ Tap_traverse(Tap *tap, visitproc visit, void *arg)
     Py_VISIT(tap->original);
     Py_VISIT(tap->slow);
     Py_VISIT(tap->awake);
-    Py_VISIT(tap->plain);
     Py_VISIT(tap->overridden);
     Py_VISIT(tap->told);
     Py_VISIT(tap->op);
@@ -181,7 +192,6 @@ Tap_clear(Tap *tap)
     Py_CLEAR(tap->original);
     Py_CLEAR(tap->slow);
     Py_CLEAR(tap->awake);
-    Py_CLEAR(tap->plain);
     Py_CLEAR(tap->overridden);
     Py_CLEAR(tap->told);
     Py_CLEAR(tap->op);
@@ -204,10 +214,10 @@ Tap_dealloc(Tap *tap)
 static PyObject *
 Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *original, *slow, *op, *how, *awake, *plain, *overridden, *told;
+    PyObject *original, *slow, *op, *how, *awake, *overridden, *told;
     int writes;
-    if (!PyArg_ParseTuple(args, "OOUUO!O!OOi", &original, &slow, &op, &how, &PySet_Type, &awake, &PyFrozenSet_Type,
-                          &plain, &overridden, &told, &writes))
+    if (!PyArg_ParseTuple(args, "OOUUO!OOi", &original, &slow, &op, &how, &PySet_Type, &awake, &overridden, &told,
+                          &writes))
     {
         return NULL;
     }
@@ -215,11 +225,11 @@ Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (tap != NULL) {
         tap->call = Tap_call;
         tap->original = Py_NewRef(original);
+        tap->pass = Py_IS_TYPE(original, &PyMethodDescr_Type) ? PyVectorcall_Function(original) : PyObject_Vectorcall;
         tap->slow = Py_NewRef(slow);
         tap->op = Py_NewRef(op);
         tap->how = Py_NewRef(how);
         tap->awake = Py_NewRef(awake);
-        tap->plain = Py_NewRef(plain);
         tap->overridden = Py_NewRef(overridden);
         tap->told = Py_NewRef(told);
         tap->writes = writes;

@@ -79,29 +79,52 @@ typedef struct {
     long lasti;
 } Stop;
 
-static struct {
-    size_t hash;
-    Py_ssize_t n;
-    Stop *chain;
-    PyObject *raw;
-} chains[1024];
+typedef struct {
+    PyObject *raw; /* NULL: none yet */
+    Stop *stops;
+    Py_ssize_t n, users;
+} Chain;
+
+#define CHAINS 1024 /* a power of two */
+static Chain chains[CHAINS];
+/* The chain that was met last from where a walk starts: the one to expect, as a function has few callers. */
+static Chain *expected[CHAINS];
+
+static size_t
+mixed(size_t hash, const Stop *stop)
+{
+    return (hash ^ (size_t)stop->code >> 4 ^ (size_t)stop->lasti << 40) * 0x9E3779B97F4A7C15ull;
+}
+
+static Chain **
+expected_at(const Stop *start)
+{
+    return &expected[mixed(0, start) >> 54 & (CHAINS - 1)]; /* of the upper bits, which are mixed best */
+}
+
+static int
+same(const Stop *a, const Stop *b)
+{
+    return a->code == b->code && a->lasti == b->lasti;
+}
 
 static PyObject *
-raw_of(const Stop *chain, Py_ssize_t n)
+raw_of(const Stop *stops, Py_ssize_t n, Py_ssize_t users)
 {
     size_t hash = (size_t)n;
     for (Py_ssize_t i = 0; i < n; i++) {
-        hash = (hash ^ (size_t)chain[i].code >> 4 ^ (size_t)chain[i].lasti << 40) * 0x9E3779B97F4A7C15ull;
+        hash = mixed(hash, stops + i);
     }
-    size_t at = hash >> 54; /* the upper ten bits */
-    if (chains[at].raw != NULL && chains[at].hash == hash && chains[at].n == n
-        && memcmp(chains[at].chain, chain, (size_t)n * sizeof(Stop)) == 0)
-    {
-        return Py_NewRef(chains[at].raw);
+    Chain *chain = &chains[hash >> 54 & (CHAINS - 1)];
+    if (chain->raw != NULL && chain->n == n && memcmp(chain->stops, stops, (size_t)n * sizeof(Stop)) == 0) {
+        if (n) {
+            *expected_at(stops) = chain;
+        }
+        return Py_NewRef(chain->raw);
     }
     PyObject *raw = PyTuple_New(2 * n);
     for (Py_ssize_t i = 0; raw != NULL && i < 2 * n; i++) {
-        const Stop *stop = chain + i / 2;
+        const Stop *stop = stops + i / 2;
         PyObject *one = i % 2 ? PyLong_FromLong(stop->lasti) : PyLong_FromVoidPtr(stop->code);
         if (one == NULL) {
             Py_CLEAR(raw);
@@ -112,14 +135,95 @@ raw_of(const Stop *chain, Py_ssize_t n)
     Stop *copy = raw == NULL ? NULL : PyMem_Malloc((size_t)(n ? n : 1) * sizeof(Stop));
     if (copy != NULL) {
         PyObject_GC_UnTrack(raw); /* numbers only */
-        memcpy(copy, chain, (size_t)n * sizeof(Stop));
-        PyMem_Free(chains[at].chain);
-        chains[at].chain = copy;
-        chains[at].hash = hash;
-        chains[at].n = n;
-        Py_XSETREF(chains[at].raw, Py_NewRef(raw));
+        memcpy(copy, stops, (size_t)n * sizeof(Stop));
+        PyMem_Free(chain->stops);
+        chain->stops = copy;
+        chain->n = n;
+        chain->users = users;
+        Py_XSETREF(chain->raw, Py_NewRef(raw));
+        if (n) {
+            *expected_at(stops) = chain;
+        }
     }
     return raw;
+}
+
+/* The frame above, in place of this one. */
+static PyFrameObject *
+above(PyFrameObject *frame)
+{
+    PyFrameObject *caller = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    return caller;
+}
+
+static Stop
+stop_at(PyFrameObject *frame)
+{
+    Stop stop = {(PyObject *)PyFrame_GetCode(frame), PyFrame_GetLasti(frame)};
+    Py_DECREF(stop.code); /* the frame has it still */
+    return stop;
+}
+
+/* A walk under way: how far it has come, and the frame it is at. */
+typedef struct {
+    PyFrameObject *frame;
+    Py_ssize_t n, users;
+    Stop stops[MOST_FRAMES];
+} Walk;
+
+/* Go on for as long as the frames are those expected. The whole chain, or NULL: the rest must be looked at. */
+static PyObject *
+follow(Walk *way)
+{
+    way->stops[0] = stop_at(way->frame);
+    Chain *chain = *expected_at(way->stops);
+    PyObject *raw = chain == NULL ? NULL : chain->raw;
+    Py_XINCREF(raw);
+    /* A frame's caller may be a new object, which may bring on a collection, in which others may walk. */
+    while (raw != NULL && chain->raw == raw && way->frame != NULL && way->n < chain->n
+           && same(way->stops + way->n, chain->stops + way->n))
+    {
+        way->frame = above(way->frame);
+        if (++way->n < most_frames && way->frame != NULL) {
+            way->stops[way->n] = stop_at(way->frame);
+        }
+    }
+    if (raw != NULL && chain->raw == raw && way->n == chain->n
+        && (way->frame == NULL || chain->users == most_users || way->n == most_frames))
+    {
+        return raw;
+    }
+    Py_XDECREF(raw);
+    return NULL;
+}
+
+/* Up to the last frame that counts: 0, or -1 on an error. */
+static int
+explore(Walk *way)
+{
+    long owner;
+    for (Py_ssize_t i = 0; i < way->n; i++) { /* so far as was expected, and so known */
+        if (owner_of(way->stops[i].code, &owner) < 0) {
+            return -1;
+        }
+        way->users += owner == user;
+    }
+    for (; way->frame != NULL && way->n < most_frames && way->users < most_users; way->frame = above(way->frame)) {
+        Stop *stop = way->stops + way->n;
+        *stop = stop_at(way->frame);
+        if (owner_of(stop->code, &owner) < 0) {
+            return -1;
+        }
+        if (owner != own) {
+            way->n++;
+            way->users += owner == user;
+        }
+        else if (way->users) {
+            break; /* the launcher of `gradmend run`: what called it is no part of the program */
+        }
+    }
+    return 0;
 }
 
 PyObject *
@@ -129,41 +233,18 @@ walk(long depth)
         PyErr_SetString(PyExc_RuntimeError, "know_codes() comes before the first walk");
         return NULL;
     }
-    Stop chain[MOST_FRAMES];
-    Py_ssize_t n = 0, users = 0;
-    PyFrameObject *frame = PyEval_GetFrame();
-    Py_XINCREF(frame);
-    while (frame != NULL && n < most_frames) {
-        if (depth > 1) {
-            depth--;
-        }
-        else {
-            PyObject *code = (PyObject *)PyFrame_GetCode(frame);
-            long owner;
-            int failed = owner_of(code, &owner);
-            Py_DECREF(code); /* the frame has it still */
-            if (failed) {
-                Py_DECREF(frame);
-                return NULL;
-            }
-            if (owner != own) {
-                chain[n].code = code;
-                chain[n].lasti = PyFrame_GetLasti(frame);
-                n++;
-                if (owner == user && ++users == most_users) {
-                    break;
-                }
-            }
-            else if (users) {
-                break; /* the launcher of `gradmend run`: what called it is no part of the program */
-            }
-        }
-        PyFrameObject *caller = PyFrame_GetBack(frame);
-        Py_DECREF(frame);
-        frame = caller;
+    Walk way;
+    way.n = way.users = 0;
+    way.frame = (PyFrameObject *)Py_XNewRef((PyObject *)PyEval_GetFrame());
+    for (; way.frame != NULL && depth > 1; depth--) {
+        way.frame = above(way.frame);
     }
-    Py_XDECREF(frame);
-    return raw_of(chain, n);
+    PyObject *raw = way.frame == NULL ? NULL : follow(&way);
+    if (raw == NULL && explore(&way) == 0) {
+        raw = raw_of(way.stops, way.n, way.users);
+    }
+    Py_XDECREF(way.frame);
+    return raw;
 }
 
 PyObject *
@@ -186,5 +267,6 @@ know_codes(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_INCREF(callable);
     Py_XSETREF(meet, callable);
+    memset(expected, 0, sizeof(expected));
     Py_RETURN_NONE;
 }

@@ -87,7 +87,7 @@ def _quick(original: Func, slow: Func, op: str, how: str) -> Func:
         writes = _ITEM
     else:
         writes = _FIRST_ARGUMENT if how == "data" and op not in elements.BY_OP else _NOTHING_PLAIN
-    quick = compiled.Tap(original, slow, op, how, _awake, PLAIN, _overridden, hub.told, writes)
+    quick = compiled.Tap(original, slow, op, how, _awake, _overridden, hub.told, writes)
     caches.opaque.append(quick)
     _dress(quick, original)
     quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
@@ -221,7 +221,7 @@ def _quick_function(
     if compiled is None or type(original) is not BuiltinFunctionType:
         return slow
     told = hub.told, edits.state, writes, first, uncounted
-    tap: Func = compiled.Function(original, slow, op, how, _awake, PLAIN, _one_overridden, *told)
+    tap: Func = compiled.Function(original, slow, op, how, _awake, _one_overridden, *told)
     caches.stands_for(tap, original)
     return tap
 
