@@ -72,6 +72,21 @@ def test_the_walk_finds_the_same_lines(chain: list[str], depth: int) -> None:
 
 
 @needs_it
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(sorted(LINKS)), max_size=9), min_size=2, max_size=4))
+def test_a_function_with_several_callers_is_found_below_each(ways: list[list[str]]) -> None:
+    """A walk expects the chain that it met last: here it is another one each time, longer or shorter."""
+
+    def call(chain: list[str], at: int) -> tuple[sites.Raw, sites.Raw]:
+        return LINKS[chain[at]](lambda: call(chain, at + 1)) if at < len(chain) else both(2)
+
+    for _ in range(3):
+        for chain in ways:
+            quick, plain = call(chain, 0)
+            assert quick == plain
+
+
+@needs_it
 def test_a_code_object_met_once_is_kept() -> None:
     """A site names code by its id, so the code must outlive the function."""
 

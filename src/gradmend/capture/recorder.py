@@ -7,7 +7,7 @@ is recorded once, with the parameters it stepped, and not by the dozens of write
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ def _places(params: Sequence[torch.Tensor]) -> list[Place]:
 
 class Recorder:
     def __init__(self, most: int = _CALLS_KEPT) -> None:
-        self.ring: deque[Recorded] = deque(maxlen=most)
+        self.ring: deque[Iterable[Any]] = deque(maxlen=most)  # see writes()
         self.ticks = count(1)
         # Called after each step of an optimizer.
         self.ear = (
@@ -100,7 +100,9 @@ class Recorder:
         self.ring.append(Recorded(next(self.ticks), op, "data", raw_here(2), tensors))
 
     def writes(self) -> list[WriteRecord]:
-        calls = [Recorded._make(call) for call in self.ring]  # a compiled tap leaves plain tuples
+        calls = [
+            Recorded._make(call) for call in self.ring
+        ]  # compiled code leaves structs, which iterate as one of these
         return [WriteRecord(call, place) for call in calls for place in call.tensors]
 
 
