@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from modes import Seeing
 from strided import bytes_of, views
+from torch import nn
 
 import gradmend
 from gradmend.capture import regions
@@ -34,6 +35,99 @@ def test_a_layout_is_that_of_python(t: torch.Tensor) -> None:
     quick, plain = compiled.layout_of(t), regions._layout_of(t)
     assert quick == plain and hash(quick) == hash(plain) and type(quick) is type(plain)
     assert quick.dense is plain.dense
+
+
+@needs_it
+def test_every_dtype_is_told_apart() -> None:
+    """DLPack's codes for elements, as torch's own."""
+    told = 0
+    for dtype in {d for d in vars(torch).values() if isinstance(d, torch.dtype)}:
+        try:
+            t = torch.empty(3, dtype=dtype)
+        except (RuntimeError, NotImplementedError):
+            continue
+        layout = compiled.layout_of(t)
+        assert layout == regions._layout_of(t) and layout.dtype is dtype and layout.hi == t.nbytes
+        told += 1
+    assert told > 20
+
+
+@needs_it
+def test_a_slice_costs_the_garbage_collector_two_objects() -> None:
+    """The handle and the weak reference: more, and short programs would be collected for ours."""
+    x = torch.ones(100, 3, requires_grad=True)
+    gc.collect()
+    gc.disable()
+    try:
+        with gradmend.heal():
+            b = x * 1
+            total = torch.zeros(())
+            counts = []
+            for i in range(100):
+                total = total + (b[i] ** 2).sum()
+                b[i] = 0.0
+                counts.append(gc.get_count()[0])
+            total.backward()
+    finally:
+        gc.enable()
+    assert counts[90] - counts[10] <= 2 * 80 + 8
+
+
+@needs_it
+@settings(max_examples=300, deadline=None, database=None)
+@given(views(), st.data())
+def test_bytes_are_compared_as_torch_does(t: torch.Tensor, data: st.DataObject) -> None:
+    a = t.clone(memory_format=data.draw(st.sampled_from([torch.contiguous_format, torch.preserve_format])))
+    b = a.clone(memory_format=data.draw(st.sampled_from([torch.contiguous_format, torch.preserve_format])))
+    if a.numel() and data.draw(st.booleans()):
+        at = tuple(data.draw(st.integers(0, n - 1)) for n in b.shape)
+        b[at] = data.draw(st.sampled_from([0, 1, 2]))
+    found = compiled.same_bytes(a, b)
+    assert found is None or found == torch.equal(a, b)
+    assert found is not None or not a.numel() or not a.is_contiguous() or a.stride() != b.stride()
+
+
+@needs_it
+def test_minus_zero_and_nan_are_values_of_their_own() -> None:
+    zeros, nans = torch.zeros(2), torch.full((2,), float("nan"))
+    assert compiled.same_bytes(zeros, -zeros) is False
+    assert compiled.same_bytes(nans, nans.clone()) is True
+
+
+@needs_it
+def test_what_can_not_be_read_is_python_s() -> None:
+    zero, ones = torch._efficientzerotensor((2,)), torch.ones(2)
+    for odd in (
+        zero,
+        ones.to_sparse(),
+        ones.to("meta"),
+        torch.nested.nested_tensor([ones]),
+        ones.to_mkldnn(),
+    ):
+        assert compiled.same_bytes(odd, odd) is None
+    assert compiled.same_bytes(torch.empty(0), torch.empty(0)) in (True, None)
+    assert compiled.same_bytes(nn.Parameter(ones), ones) is True
+
+
+@needs_it
+def test_the_lock_is_one_thread_s_at_a_time() -> None:
+    lock, seen = compiled.Lock(), []
+
+    def work(name: int) -> None:
+        for _ in range(200):
+            with lock, lock:
+                seen.append(name)
+                threading.Event().wait(0)
+                seen.append(name)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 1600 and all(a == b for a, b in zip(seen[::2], seen[1::2], strict=True))
+    with pytest.raises(RuntimeError, match="another thread"):
+        lock.__exit__()
 
 
 def last_written(t: torch.Tensor) -> Written:

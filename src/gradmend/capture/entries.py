@@ -24,6 +24,7 @@ _MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last 
 _set_version = torch._C._autograd._unsafe_set_version_counter
 
 
+@fields.grafted
 class Entry(fields.Entry):
     """A Save: what an op kept for backward, and what we must know to tell whether it still stands.
 
@@ -75,6 +76,7 @@ class Entry(fields.Entry):
             self.standing = self.handle._version - self.counter.credited
 
 
+@fields.grafted
 class Written(fields.Written):
     """A Write: this op changed this region of this storage, from this line."""
 
@@ -90,6 +92,7 @@ class Written(fields.Written):
         self.kept = 0
 
 
+@fields.grafted
 class Counter(fields.Counter):
     """A version counter, known by one tensor that carries it, and the steps of it we can account for.
 
@@ -233,4 +236,4 @@ class Timeline(fields.Timeline):
 if compiled is not None:
     _Base = torch._C.TensorBase
     compiled.know_counters(_set_version, _Base.__dict__["_base"], Counter, PLAIN)
-    compiled.know_timelines(_Base.untyped_storage, _Base.__dict__["is_nested"], _NO_UNDO)
+    compiled.know_timelines(_Base.__dict__["is_nested"], _NO_UNDO)

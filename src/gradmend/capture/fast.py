@@ -22,3 +22,6 @@ if compiled is not None:
     _Base = torch._C.TensorBase  # the names on torch.Tensor may be tapped
     _properties = [_Base.__dict__[name] for name in ("nbytes", "_version", "grad")]
     compiled.know_tensors(_Base.is_contiguous, _Base.data_ptr, *_properties)
+    _Memory: Any = torch._C.StorageBase
+    _of_memory = _Memory.__dict__["_cdata"], _Memory.nbytes, _Memory.data_ptr, _Memory.resizable
+    compiled.know_storages(_Base.untyped_storage, *_of_memory)

@@ -1,14 +1,13 @@
 """What the ledger's entries hold: plain attributes here, members of a struct in the compiled part (native/fields.h).
 
-The classes with methods derive from these: see ledger.py, entries.py, regions.py and undo.py.
+Their methods are in ledger.py, entries.py, regions.py and undo.py: see grafted().
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
@@ -23,6 +22,24 @@ if TYPE_CHECKING:
     # The timeline and the layout of a Save that is gone.
     Death = tuple[entries.Timeline, regions.Layout | None]
 
+_T = TypeVar("_T", bound=type)
+
+
+def grafted(kind: _T) -> _T:
+    """A class with the methods of one of the types below; where that is compiled, the type itself gets them.
+
+    CPython counts and tracks the instances of every class made in Python, whatever it derives from, and a loop makes
+    thousands: each would bring the next collection of all of torch's objects nearer.
+    """
+    if compiled is None:
+        return kind
+    (base,) = kind.__bases__
+    for name, value in vars(kind).items():
+        if name not in ("__slots__", "__dict__", "__weakref__"):
+            setattr(base, name, value)
+    return base  # type: ignore[return-value]
+
+
 if TYPE_CHECKING or compiled is None:
 
     class Ledger:
@@ -30,7 +47,6 @@ if TYPE_CHECKING or compiled is None:
         fresh: Roll  # Saves not yet in a timeline: most die before a Write comes
         awake: set[str]  # holds "saves" while a Save lives
         dead: list[Death]
-        clock: Iterator[int]
         budgets: int  # whether any heal() has one
         _lock: threading.RLock
         _busy: int  # a Save that dies must wait to be buried
@@ -98,13 +114,23 @@ if TYPE_CHECKING or compiled is None:
         nbytes: int
 
     class UndoLog:
-        __slots__ = ("_index", "_indexed", "_series", "_shadow", "nbytes", "records")
+        __slots__ = ("_filed", "_index", "_indexed", "_series", "_shadow", "nbytes", "records")
         records: list[undo.Record]
         nbytes: int
-        _series: dict[regions.Layout, list[undo.Record]]  # oldest first
+        _series: dict[regions.Layout, list[undo.Record]]  # of the first so many Records, oldest first
+        _filed: int
         _index: regions.LayoutIndex  # of the first so many regions of the series: it is seldom asked
         _indexed: int
         _shadow: undo.Shadow | None
+
+    class Layout(NamedTuple):
+        lo: int  # bounds, in bytes
+        hi: int
+        dense: bool  # every byte between the bounds belongs to it
+        offset: int  # in elements, as shape and strides
+        shape: tuple[int, ...]
+        strides: tuple[int, ...]
+        dtype: torch.dtype
 
     class LayoutIndex:
         __slots__ = ("_classes", "_counts", "_gone", "_unsorted", "hi", "lo")
@@ -118,4 +144,4 @@ if TYPE_CHECKING or compiled is None:
 else:
     Ledger, Timeline, Entry, Written = compiled.Ledger, compiled.Timeline, compiled.Entry, compiled.Written
     Counter, Record = compiled.Counter, compiled.Record
-    UndoLog, LayoutIndex = compiled.UndoLog, compiled.LayoutIndex
+    UndoLog, Layout, LayoutIndex = compiled.UndoLog, compiled.Layout, compiled.LayoutIndex

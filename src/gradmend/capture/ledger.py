@@ -48,15 +48,18 @@ class Ledger(fields.Ledger):
         self.fresh = Roll()
         self.awake = set()
         self.dead = []
-        self.clock = itertools.count(1)
+        self._clock = itertools.count(1)
         self.budgets = False
-        self._lock = threading.RLock()
+        self._lock = threading.RLock() if compiled is None else compiled.Lock()
         self._busy = 0
+
+    def tick(self) -> int:
+        return next(self._clock) if compiled is None else compiled.tick(self)
 
     # ------------------------------------------------------------------ Saves
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
-        entry = kind(_detach(t), t._version, next(self.clock), raw, scope)
+        entry = kind(_detach(t), t._version, self.tick(), raw, scope)
         entry.original = weakref.ref(t)
         try:
             storage = _storage_of(t)
@@ -195,7 +198,7 @@ class Ledger(fields.Ledger):
         if timeline.unsettled():
             timeline.settle()
         layout = layout_of(t)
-        written = Written(next(self.clock), op, raw, layout, how)
+        written = Written(self.tick(), op, raw, layout, how)
         if shift:
             written.layout = layout.shifted(shift)
             elements = None
@@ -243,7 +246,7 @@ class Ledger(fields.Ledger):
         timeline.settle()
         for entry in born:
             entry.forgive()
-        now = next(self.clock)
+        now = self.tick()
         timeline.undo.retick(written.tick, now)
         written.tick = now
 
@@ -265,7 +268,7 @@ class Ledger(fields.Ledger):
         mine = [] if found is None else [e for e in found[0].entries() if e.original and e.original() is t]
         if not mine:
             return _nothing
-        written = Written(next(self.clock), op, raw_here(2), layout_of(t), "metadata")
+        written = Written(self.tick(), op, raw_here(2), layout_of(t), "metadata")
 
         def done() -> None:
             new = _detach(t)
@@ -329,6 +332,8 @@ class Ledger(fields.Ledger):
         timeline = entry.timeline
         if timeline is None or not timeline.undo.records:
             return None
+        if compiled is not None and tick is None and (value := compiled.exact_value(entry)) is not None:
+            return value
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self.value(entry, tick)
@@ -338,7 +343,7 @@ class Ledger(fields.Ledger):
             assert entry.layout is not None
             storage = _storage_of(entry.handle)
             at = entry.tick if tick is None else tick
-            value = timeline.undo.value(storage, entry.layout, at, next(self.clock))
+            value = timeline.undo.value(storage, entry.layout, at, self.tick())
         if value is None:
             return None
         if entry.handle.is_neg():
@@ -353,13 +358,9 @@ def _nothing() -> None:
 if compiled is not None:
     # The names on torch.Tensor may be tapped.
     _Base: Any = torch._C.TensorBase
-    _Memory: Any = torch._C.StorageBase
     compiled.know_writes(
         Written,
         Record,
-        _storage_of,
-        _Memory.data_ptr,
-        _Memory.nbytes,
         _Base.__dict__["is_cpu"],
         _detach,
         _Base.__getitem__,

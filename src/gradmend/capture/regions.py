@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -19,16 +19,11 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))  # the classes that overri
 _MOST_WORK = 10_000
 
 
-class Layout(NamedTuple):
+@fields.grafted
+class Layout(fields.Layout):
     """A tensor's place in its storage: bounds in bytes, and the strided grid inside them."""
 
-    lo: int
-    hi: int
-    dense: bool  # every byte between the bounds belongs to it
-    offset: int  # in elements, as shape and strides
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
+    __slots__ = ()
 
     @property
     def nbytes(self) -> int:
@@ -71,9 +66,6 @@ def physical(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-_new = tuple.__new__
-
-
 def _layout_of(t: torch.Tensor) -> Layout:
     if t.is_nested:  # rows of their own lengths: anywhere in its memory
         return span(0, torch._C.TensorBase.untyped_storage(t).nbytes())
@@ -81,8 +73,7 @@ def _layout_of(t: torch.Tensor) -> Layout:
     item = dtype.itemsize
     lo = offset * item
     if t.is_contiguous():
-        # Straight to the tuple: this is made for every Save and Write of a storage that is written.
-        return _new(Layout, (lo, lo + t.numel() * item, True, offset, shape, strides, dtype))
+        return Layout(lo, lo + t.numel() * item, True, offset, shape, strides, dtype)
     reach, distinct = 0, 1
     for size, stride in zip(shape, strides, strict=True):
         if size == 0:
@@ -110,7 +101,8 @@ if compiled is not None:
     _shape, _dtype = (_Base.__dict__[name] for name in ("shape", "dtype"))
     # One call for all that a tensor is; a torch before 2.10 has no such table.
     compiled.know_facts(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), _dtype, PLAIN)
-    compiled.know_layouts(Layout, _shape, _dtype, _Base.stride, _Base.storage_offset, _layout_of)
+    compiled.know_grids(_shape, _dtype, _Base.stride, _Base.storage_offset)
+    compiled.know_layouts(_layout_of)
     layout_of = compiled.layout_of
 
 
@@ -152,6 +144,7 @@ def _ghost(layout: Layout) -> Any:
     return np.asarray(ghost)
 
 
+@fields.grafted
 class LayoutIndex(fields.LayoutIndex):
     """The layouts that live Saves need in one storage, found by bytes in about O(log n + hits).
 
@@ -186,10 +179,10 @@ class LayoutIndex(fields.LayoutIndex):
             self._gone.remove(layout)
             return
         self._unsorted.append(layout)
-        if layout[0] < self.lo:
-            self.lo = layout[0]
-        if layout[1] > self.hi:
-            self.hi = layout[1]
+        if layout.lo < self.lo:
+            self.lo = layout.lo
+        if layout.hi > self.hi:
+            self.hi = layout.hi
 
     def remove(self, layout: Layout) -> None:
         seen = self._counts[layout]
@@ -208,7 +201,7 @@ class LayoutIndex(fields.LayoutIndex):
         self._unsorted = list(self._counts)
 
     def meeting(self, layout: Layout) -> Iterator[Layout]:
-        if layout[0] >= self.hi or layout[1] <= self.lo:
+        if layout.lo >= self.hi or layout.hi <= self.lo:
             return
         if self._unsorted:
             self._sort()

@@ -69,7 +69,6 @@ if compiled is not None:
         escapes,
         backwards.running,
         torch._C.TensorBase.detach,
-        torch._C.TensorBase.untyped_storage,
         _current_node,
         *_hooks,
         backwards.visit,

@@ -127,6 +127,7 @@ def _frame(known: int, lasti: int) -> Frame:
     )
 
 
+@lru_cache(maxsize=4096)
 def resolve(raw: Raw) -> Site:
     # The launcher that runs a script (runpy) is no caller of the user's code.
     frames = [_frame(raw[i], raw[i + 1]) for i in range(0, len(raw), 2)]

@@ -220,13 +220,11 @@ def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 if compiled is not None:
     _Base: Any = torch._C.TensorBase  # the names on torch.Tensor may be tapped
-    compiled.know_values(
-        _storage_of,
-        torch._C.StorageBase.nbytes,  # type: ignore[attr-defined]
-        _Base.is_neg,
-        _Base.is_conj,
+    compiled.know_values(_Base.is_neg, _Base.is_conj, torch._C._has_torch_function_unary)
+    compiled.know_scratch(
         torch.empty_like,
         _Base.data_ptr,
-        _Base.__dict__["nbytes"],
-        torch._C._has_torch_function_unary,
+        getattr(_Base, "_use_count", None),  # without these nothing is used again
+        getattr(torch._C, "_storage_Use_Count", None),
+        _Base.is_inference,
     )

@@ -17,6 +17,7 @@ import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture import fields
+from gradmend.capture.fast import compiled
 from gradmend.capture.regions import Layout, LayoutIndex, overlap
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Elements:
         self.write = write
 
 
+@fields.grafted
 class Record(fields.Record):
     """The bytes of a region before a Write. `old` is a tensor of the region's shape (strides too where the region
     is dense), the raw bytes of a dense region (as a tensor where it is expanded), or its single elements."""
@@ -104,7 +106,7 @@ def take(
 def _once(layout: Layout) -> Layout:
     """Without the repeats of an expanded dimension, which PyTorch refuses to write back."""
     shape = tuple(n if stride else min(n, 1) for n, stride in zip(layout.shape, layout.strides, strict=True))
-    return layout._replace(shape=shape)
+    return Layout(layout.lo, layout.hi, layout.dense, layout.offset, shape, layout.strides, layout.dtype)
 
 
 def _bytes(storage: torch.UntypedStorage, lo: int, hi: int) -> torch.Tensor:
@@ -161,6 +163,7 @@ class UndoLog(fields.UndoLog):
         self.records = []
         self.nbytes = 0
         self._series = {}
+        self._filed = 0
         self._index = LayoutIndex()
         self._indexed = 0
         self._shadow = None
@@ -168,17 +171,20 @@ class UndoLog(fields.UndoLog):
     def add(self, record: Record) -> None:
         self.records.append(record)
         self.nbytes += record.nbytes
-        series = self._series.get(record.layout)
-        if series is None:
-            self._series[record.layout] = [record]
-        else:
-            series.append(record)
+
+    def _by_region(self) -> dict[Layout, list[Record]]:
+        """All Records, those of each region oldest first. Most are never asked for in this way."""
+        for record in islice(self.records, self._filed, None):
+            self._series.setdefault(record.layout, []).append(record)
+        self._filed = len(self.records)
+        return self._series
 
     def _regions(self) -> LayoutIndex:
         """All regions of the Records, to be found by bytes."""
-        for layout in islice(self._series, self._indexed, None):
+        series = self._by_region()
+        for layout in islice(series, self._indexed, None):
             self._index.add(layout)
-        self._indexed = len(self._series)
+        self._indexed = len(series)
         return self._index
 
     def _after(self, tick: int) -> int:
@@ -199,12 +205,12 @@ class UndoLog(fields.UndoLog):
         exact = self.exact(layout, tick)
         if exact is not None:
             return exact
-        if len(self._series) == 1:
+        if len(self._by_region()) == 1:
             at = self._after(tick)
             return self.records[at] if at < len(self.records) else None
         found = []
         for count, met in enumerate(self._regions().meeting(layout)):
-            series = self._series[met]
+            series = self._by_region()[met]
             at = bisect.bisect_right(series, tick, key=_tick)
             if at < len(series):
                 found.append(series[at])
@@ -214,7 +220,7 @@ class UndoLog(fields.UndoLog):
 
     def hides(self, layout: Layout, newest: int) -> bool:
         """Whether a Record of this very region, made since the newest Save, leaves nothing for another to serve."""
-        for record in reversed(self._series.get(layout, ())):
+        for record in reversed(self._by_region().get(layout, ())):
             if record.tick <= newest:
                 return False
             if record.elements is None:
@@ -240,7 +246,7 @@ class UndoLog(fields.UndoLog):
         first = self.records[-newer]
         if first.elements is None and first.layout == layout:
             return first.whole()
-        if len(self._series) == 1:  # a whole tensor written again and again
+        if len(self._by_region()) == 1:  # a whole tensor written again and again
             needed = self._newer(self.records[-1].layout, tick)
             if not overlap(self.records[-1].layout, layout):
                 return None
@@ -270,7 +276,7 @@ class UndoLog(fields.UndoLog):
         return shadow.view(layout)
 
     def _newer(self, layout: Layout, tick: int) -> list[Record]:
-        series = self._series[layout]
+        series = self._by_region()[layout]
         at = bisect.bisect_right(series, tick, key=_tick)
         newer = series[at:]
         # Of several whole Records of one region, the oldest hides the others.
@@ -302,7 +308,7 @@ class UndoLog(fields.UndoLog):
     def prune(self, ticks: Sequence[int]) -> None:
         """Drop the Records that no Save of these ticks, oldest first, can need."""
         kept: list[Record] = []
-        for series in self._series.values():
+        for series in self._by_region().values():
             before = -1
             for record in series:
                 # Needed if a Save was made since the last Record that hides this one.
@@ -321,6 +327,8 @@ class UndoLog(fields.UndoLog):
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal bit by bit: NaN equals itself, and 0.0 differs from -0.0."""
+    if compiled is not None and (found := compiled.same_bytes(a, b)) is not None:
+        return bool(found)
     if a.dtype.is_floating_point or a.dtype.is_complex:
         item = a.element_size()
         kinds: dict[int, Any] = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

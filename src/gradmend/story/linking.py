@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from gradmend.capture.entries import Entry, Written
 from gradmend.capture.ledger import Finding
 from gradmend.capture.regions import Layout
@@ -13,9 +15,10 @@ from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInf
 from gradmend.rules.classify import classify
 from gradmend.story import words
 from gradmend.story.holders import holder, shape_of
-from gradmend.story.knowledge import by_node
+from gradmend.story.knowledge import Knowledge, by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
 
+_storage_of = torch._C.TensorBase.untyped_storage  # the name on torch.Tensor may be tapped
 _MOST_WRITES = 8  # told in one conflict
 
 
@@ -33,9 +36,38 @@ def link(finding: Finding) -> Conflict:
         return silent.link_kept(finding) if isinstance(entry, Kept) else silent.link_read(finding)
     node = finding.node.name() if finding.node is not None else ""
     knowledge = by_node(node)
+    name = _name_of_saved(entry, knowledge.op, finding.slot)
+    written = [(w, _name_of_written(w, finding), _times(w, finding)) for w in _told(finding.writes)]
+    key = _key(finding, node, name, written)
+    conflict = _linked.get(key)
+    if conflict is None:
+        if len(_linked) >= _MOST_LINKED:
+            _linked.clear()
+        save = _save(entry, node, knowledge.op, finding.slot, name)
+        conflict = _linked[key] = _link(finding, knowledge, save, [_write(*w, finding) for w in written])
+    return conflict
+
+
+# A heal() around each training step finds the same again and again.
+_linked: dict[tuple[object, ...], Conflict] = {}
+_MOST_LINKED = 256
+
+
+def _key(
+    finding: Finding, node: str, name: str | None, written: Sequence[tuple[Written, str | None, int]]
+) -> tuple[object, ...]:
+    """All that a conflict is made of."""
+    entry, f = finding.entry, finding
+    facts = f.cause, f.slot, f.changed, f.read, f.moved, f.kept, f.backward, name, node
+    looks = entry.layout, shape_of(entry.handle), entry.handle.dtype, _size(entry)
+    saved = entry.raw, entry.escape, entry.moved(), _is_leaf(entry)
+    writes = tuple((w.raw, w.op, w.layout, w.how, w.moved, name, times) for w, name, times in written)
+    return facts, looks, saved, writes
+
+
+def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[Write]) -> Conflict:
+    entry = finding.entry
     kind = kind_of(finding)
-    save = _save(entry, node, knowledge.op, finding.slot)
-    writes = tuple(_write(w, finding) for w in _told(finding.writes))
     backward = resolve(finding.backward).user
     first = writes[0] if writes else None
     rule = classify(
@@ -60,7 +92,7 @@ def link(finding: Finding) -> Conflict:
         message=words.message(kind, finding.cause, save, first, backward, escape.user if escape else None),
         culprits=culprits,
         saved=save,
-        writes=writes,
+        writes=tuple(writes),
         backward=backward,
         healed_bytes=finding.kept if finding.harmful else 0,
         why=knowledge.why(finding.slot),
@@ -98,19 +130,27 @@ def _info(layout: Layout | None, name: str | None) -> TensorInfo:
     return TensorInfo(layout.shape, str(layout.dtype).removeprefix("torch."), name)
 
 
-def _save(entry: Entry, node: str, op: str, slot: str | None) -> Save:
+def _name_of_saved(entry: Entry, op: str, slot: str | None) -> str | None:
     site = resolve(entry.raw)
-    handle = entry.handle
     # Below a library's line the source can only guess which argument went where: the program knows.
-    names = [lambda: _saved_name(site, op, slot), lambda: holder(handle)]
-    name = next((n for find in (names if _direct(site) else names[::-1]) if (n := find())), None)
+    if _direct(site):
+        return _saved_name(site, op, slot) or holder(entry.handle)
+    return holder(entry.handle) or _saved_name(site, op, slot)
+
+
+def _save(entry: Entry, node: str, op: str, slot: str | None, name: str | None) -> Save:
+    handle = entry.handle
     info = TensorInfo(shape_of(handle) or (), str(handle.dtype).removeprefix("torch."), name)
-    return Save(site, op, node, slot, info, _view(int(handle.storage_offset()), handle.numel(), entry))
+    return Save(resolve(entry.raw), op, node, slot, info, _view(entry))
+
+
+_OPERATORS = torch._tensor.__file__  # `x ** 2` goes through a line of torch's own
 
 
 def _direct(site: Site) -> bool:
     """The user's own line called the op."""
-    return bool(site.frames) and site.frames[0].owner == "user"
+    first = next((f for f in site.frames if f.file != _OPERATORS), None)
+    return first is not None and first.owner == "user"
 
 
 def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
@@ -122,25 +162,31 @@ def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
     return argument_name(frame, slot, op)
 
 
-def _view(offset: int, numel: int, entry: Entry) -> str | None:
+def _size(entry: Entry) -> int:
+    """Of its storage, in elements."""
+    return _storage_of(entry.handle).nbytes() // entry.handle.element_size() if entry.timeline else 0
+
+
+def _view(entry: Entry) -> str | None:
     """How the tensor lies in a larger storage, in words."""
-    timeline = entry.timeline
-    if timeline is None:
+    handle, total = entry.handle, _size(entry)
+    if handle.numel() >= total:
         return None
-    item = entry.handle.element_size()
-    total = entry.handle.untyped_storage().nbytes() // item
-    if numel >= total:
-        return None
-    return f"{numel} of the {total} elements of its storage, from element {offset} on"
+    offset = int(handle.storage_offset())
+    return f"{handle.numel()} of the {total} elements of its storage, from element {offset} on"
 
 
-def _write(written: Written, finding: Finding) -> Write:
+def _name_of_written(written: Written, finding: Finding) -> str | None:
     site = resolve(written.raw)
-    frame = site.user
-    name = written_name(frame, written.op) if frame else None
-    if name is None or not _direct(site):
-        name = holder(finding.entry.handle) or name
-    times = sum(1 for w in finding.writes if w.op == written.op and w.raw == written.raw)
+    name = written_name(site.user, written.op) if site.user else None
+    return name if name and _direct(site) else holder(finding.entry.handle) or name
+
+
+def _times(written: Written, finding: Finding) -> int:
+    return sum(1 for w in finding.writes if w.op == written.op and w.raw == written.raw)
+
+
+def _write(written: Written, name: str | None, times: int, finding: Finding) -> Write:
     how = "metadata" if written.how == "metadata" else "data"
     view = None
     saved = finding.entry.layout
@@ -148,7 +194,12 @@ def _write(written: Written, finding: Finding) -> Write:
         item = written.layout.dtype.itemsize
         first, last = written.layout.lo // item, (written.layout.hi - 1) // item
         view = f"{f'element {first}' if first == last else f'elements {first} to {last}'} of the same storage"
-    return Write(site, written.op, _info(written.layout, name), how, not written.moved, times, view)  # type: ignore[arg-type]
+    info = _info(written.layout, name)
+    return Write(resolve(written.raw), written.op, info, how, not written.moved, times, view)  # type: ignore[arg-type]
+
+
+def write_of(written: Written, finding: Finding) -> Write:
+    return _write(written, _name_of_written(written, finding), _times(written, finding), finding)
 
 
 def _culprits(

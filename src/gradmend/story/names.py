@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
+from functools import cache, lru_cache
 
 from gradmend.model import Frame
 from gradmend.story.source import (
@@ -34,8 +34,14 @@ _OWN_WEIGHT = re.compile(
 def written_name(frame: Frame, op: str) -> str | None:
     """`out += x` -> "out"; `x.relu_()` -> "x"; `h[i] = y` -> "h[i]"; `torch.add(a, b, out=buf)` -> "buf"."""
     source = parse(frame.file)
-    if source is None:
-        return None
+    return None if source is None else _written_name(source, frame, op)
+
+
+_remember = lru_cache(maxsize=1024)  # a loop comes by the same lines again and again
+
+
+@_remember
+def _written_name(source: Source, frame: Frame, op: str) -> str | None:
     node = running(source, frame) or _only_candidate(source, frame, op)
     match node:
         case ast.AugAssign(target=target):
@@ -75,8 +81,13 @@ def result_name(frame: Frame) -> str | None:
 def argument_name(frame: Frame, which: int | str, op: str | None = None) -> str | None:
     """The source text of an argument: by position (the receiver of a method is 0) or by the op's parameter."""
     source = parse(frame.file)
-    node = running(source, frame) if source is not None else None
-    if source is None or node is None:
+    return None if source is None else _argument_name(source, frame, which, op)
+
+
+@_remember
+def _argument_name(source: Source, frame: Frame, which: int | str, op: str | None) -> str | None:
+    node = running(source, frame)
+    if node is None:
         return None
     if isinstance(node, ast.Call):
         return _call_argument(source, node, which, op)
@@ -209,6 +220,9 @@ def _position(param: str, op: str | None) -> int | None:
     return {"self": 0, "input": 0, "other": 1, "exponent": 1, "mat2": 1}.get(param)
 
 
+@lru_cache(
+    maxsize=1024
+)  # a tree is kept while its file stays as it is, and a loop comes by the same lines again
 def _text(node: ast.expr, suffix: str = "") -> str | None:
     if isinstance(node, ast.Starred | ast.Lambda | ast.Constant):
         return None

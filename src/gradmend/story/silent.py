@@ -16,7 +16,7 @@ from gradmend.capture.unguarded import Kept, Read
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
 from gradmend.story import silent_words as words
 from gradmend.story.foreign import foreign_writes, suspects
-from gradmend.story.linking import _culprits, _told, _write
+from gradmend.story.linking import _culprits, _told, write_of
 from gradmend.story.names import written_name
 from gradmend.story.source import parse
 
@@ -33,7 +33,7 @@ def link_kept(finding: Finding) -> Conflict:
     info = TensorInfo(tuple(handle.shape), str(handle.dtype).removeprefix("torch."), f"ctx.{entry.attribute}")
     name = entry.function.__name__
     save = Save(site, name, f"{name}Backward", f"ctx.{entry.attribute}", info)
-    writes = tuple(_write(w, finding) for w in _told(finding.writes))
+    writes = tuple(write_of(w, finding) for w in _told(finding.writes))
     backward = resolve(finding.backward).user
     escape = resolve(entry.escape) if entry.escape else None
     return Conflict(

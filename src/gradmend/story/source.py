@@ -18,11 +18,11 @@ _RUNNING = (ast.expr, ast.AugAssign)
 Position = tuple[int, int]  # line and column
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """One parsed file."""
+    """One parsed file, as it was at one time."""
 
-    text: str
+    lines: list[str]
     tree: ast.Module
     parents: dict[ast.AST, ast.AST]
     imported: frozenset[str]  # names bound by an import: `torch`, `F`, ...
@@ -47,24 +47,25 @@ _cache: dict[str, Source] = {}
 
 def parse(file: str) -> Source | None:
     """The tree of a file, or None where there is no source or it is not Python (a cell with magics, say)."""
-    text = "".join(linecache.getlines(file))
+    lines = linecache.getlines(file)
     known = _cache.get(file)
-    if known is not None and known.text == text:
+    if known is not None and known.lines == lines:
         return known
+    text = "".join(lines)
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     if not tree.body:
         return None
-    source = _walked(text, tree)
+    source = _walked(lines, tree)
     if len(_cache) >= _KEPT:
         _cache.pop(next(iter(_cache)))
     _cache[file] = source
     return source
 
 
-def _walked(text: str, tree: ast.Module) -> Source:
+def _walked(lines: list[str], tree: ast.Module) -> Source:
     parents: dict[ast.AST, ast.AST] = {}
     imported: set[str] = set()
     ending: dict[Position, list[ast.expr | ast.AugAssign]] = {}
@@ -75,7 +76,7 @@ def _walked(text: str, tree: ast.Module) -> Source:
             ending.setdefault(_end(node), []).append(node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             imported.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-    return Source(text, tree, parents, frozenset(imported), ending)
+    return Source(lines, tree, parents, frozenset(imported), ending)
 
 
 def running(source: Source, frame: Frame) -> ast.AST | None:

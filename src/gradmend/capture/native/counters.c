@@ -120,12 +120,8 @@ counter_of(Timeline *timeline, Entry *entry)
 }
 
 int
-uncredited(Entry *entry)
+uncredited(Entry *entry, long long now)
 {
-    long long now;
-    if (version_at(entry->handle, &now) < 0) {
-        return -1;
-    }
     if (missing(entry->counter)) {
         return now != entry->version;
     }

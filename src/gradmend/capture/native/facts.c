@@ -13,16 +13,16 @@ typedef struct {
     int (*look)(void *tensor, DLTensor *into);
 } Exchange;
 
-enum { MAJOR = 1, CPU = 1 };
+enum { MAJOR = 1, CPU = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5 };
 
 static const Exchange *exchange;
 static PyObject *dtype_of;
 PyTypeObject *plain_classes[PLAIN_CLASSES];
 
-/* torch's name for each kind of element met so far. */
+/* torch's name for each kind of float met so far; of integers it has several that DLPack does not tell apart. */
 static struct {
     Element element;
-    PyObject *dtype; /* torch keeps its dtypes for ever */
+    PyObject *dtype;
 } names[64];
 
 int
@@ -40,9 +40,9 @@ facts_of(PyObject *tensor, DLTensor *facts)
 }
 
 int
-on_cpu(const DLTensor *facts)
+readable(const DLTensor *facts)
 {
-    return facts->device_type == CPU;
+    return facts->device_type == CPU && facts->data != NULL; /* a tensor known to be zero has no memory */
 }
 
 long long
@@ -57,13 +57,14 @@ dtype_in(PyObject *tensor, const DLTensor *facts)
     const Element *element = &facts->element;
     size_t at = (element->code * 7u + element->bits / 4u + element->lanes) & 63;
     if (names[at].dtype != NULL && memcmp(&names[at].element, element, sizeof(*element)) == 0) {
-        return Py_NewRef(names[at].dtype);
+        return names[at].dtype;
     }
     PyObject *dtype = get(dtype_of, tensor);
-    if (dtype != NULL) {
+    if (dtype != NULL && (element->code == FLOAT || element->code == BFLOAT || element->code == COMPLEX)) {
         names[at].element = *element;
-        Py_XSETREF(names[at].dtype, Py_NewRef(dtype));
+        names[at].dtype = dtype;
     }
+    Py_XDECREF(dtype); /* torch keeps its dtypes for ever */
     return dtype;
 }
 

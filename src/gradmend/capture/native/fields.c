@@ -13,13 +13,15 @@ static PyObject *no_swaps;
 static void
 let_go(PyObject *self, PyObject *weakrefs, PyObject **first, PyObject **last)
 {
+    PyTypeObject *type = Py_TYPE(self);
     if (weakrefs != NULL) {
         PyObject_ClearWeakRefs(self);
     }
     for (; first <= last; first++) {
         Py_CLEAR(*first);
     }
-    Py_TYPE(self)->tp_free(self);
+    type->tp_free(self);
+    Py_DECREF(type);
 }
 
 #define FREE(T, first, last)                                                                                           \
@@ -29,19 +31,21 @@ let_go(PyObject *self, PyObject *weakrefs, PyObject **first, PyObject **last)
 #define NUMBER(T, name) {#name, T_LONGLONG, offsetof(T, name), 0, NULL}
 #define PRIVATE(T, kind, name) {"_" #name, kind, offsetof(T, name), 0, NULL}
 
+/* Heap types, which take methods from classes in Python: see grafted() in fields.py. */
 #define TYPE(T)                                                                                                        \
-    PyTypeObject T##Type = {                                                                                           \
-        PyVarObject_HEAD_INIT(NULL, 0)                                                                                 \
-        .tp_name = "gradmend.capture._fast." #T,                                                                       \
-        .tp_basicsize = sizeof(T),                                                                                     \
-        .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,                                                          \
-        .tp_new = T##_new,                                                                                             \
-        .tp_dealloc = (destructor)T##_dealloc,                                                                         \
-        .tp_members = T##_members,                                                                                     \
-        .tp_weaklistoffset = offsetof(T, weakrefs),                                                                    \
+    PyTypeObject *T##Type;                                                                                             \
+    static PyType_Slot T##_slots[] = {                                                                                 \
+        {Py_tp_new, T##_new}, {Py_tp_dealloc, T##_dealloc}, {Py_tp_members, T##_members}, {0, NULL},                   \
+    };                                                                                                                 \
+    static PyType_Spec T##_spec = {                                                                                    \
+        .name = "gradmend.capture._fast." #T,                                                                          \
+        .basicsize = sizeof(T),                                                                                        \
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,                                                             \
+        .slots = T##_slots,                                                                                            \
     }
+#define WEAKLY(T) {"__weaklistoffset__", T_PYSSIZET, offsetof(T, weakrefs), READONLY, NULL}, {NULL}
 
-/* A class made in Python is one whose instances are tracked, whatever it derives from. */
+/* A class made in Python is one whose instances are tracked, whatever it derives from: the rarer kinds of Save are. */
 PyObject *
 untracked(PyTypeObject *type)
 {
@@ -102,38 +106,39 @@ FREE(LayoutIndex, counts, classes)
 
 static PyMemberDef Ledger_members[] = {
     OBJECT(Ledger, timelines), OBJECT(Ledger, fresh), OBJECT(Ledger, awake), OBJECT(Ledger, dead),
-    OBJECT(Ledger, clock), NUMBER(Ledger, budgets), PRIVATE(Ledger, T_OBJECT, lock),
-    PRIVATE(Ledger, T_LONGLONG, busy), {NULL},
+    NUMBER(Ledger, budgets), PRIVATE(Ledger, T_OBJECT, lock),
+    PRIVATE(Ledger, T_LONGLONG, busy), WEAKLY(Ledger),
 };
 static PyMemberDef Timeline_members[] = {
     OBJECT(Timeline, ledger), OBJECT(Timeline, counters), OBJECT(Timeline, fresh), OBJECT(Timeline, gone),
     OBJECT(Timeline, index), OBJECT(Timeline, live), OBJECT(Timeline, log), OBJECT(Timeline, undo),
-    NUMBER(Timeline, key), NUMBER(Timeline, last), NUMBER(Timeline, newest), NUMBER(Timeline, deaths), {NULL},
+    NUMBER(Timeline, key), NUMBER(Timeline, last), NUMBER(Timeline, newest), NUMBER(Timeline, deaths), WEAKLY(Timeline),
 };
 static PyMemberDef Entry_members[] = {
     OBJECT(Entry, handle), OBJECT(Entry, raw), OBJECT(Entry, scope), OBJECT(Entry, original), OBJECT(Entry, timeline),
     OBJECT(Entry, layout), OBJECT(Entry, swaps), OBJECT(Entry, print), OBJECT(Entry, escape), OBJECT(Entry, counter),
-    NUMBER(Entry, version), NUMBER(Entry, tick), NUMBER(Entry, standing), NUMBER(Entry, unchecked), {NULL},
+    NUMBER(Entry, version), NUMBER(Entry, tick), NUMBER(Entry, standing), NUMBER(Entry, unchecked), WEAKLY(Entry),
 };
 static PyMemberDef Written_members[] = {
     OBJECT(Written, op), OBJECT(Written, raw), OBJECT(Written, layout), OBJECT(Written, how), NUMBER(Written, tick),
-    NUMBER(Written, moved), NUMBER(Written, kept), {NULL},
+    NUMBER(Written, moved), NUMBER(Written, kept), WEAKLY(Written),
 };
 static PyMemberDef Counter_members[] = {
-    OBJECT(Counter, carrier), OBJECT(Counter, base), NUMBER(Counter, credited), NUMBER(Counter, seen), {NULL},
+    OBJECT(Counter, carrier), OBJECT(Counter, base), NUMBER(Counter, credited), NUMBER(Counter, seen), WEAKLY(Counter),
 };
 static PyMemberDef Record_members[] = {
     OBJECT(Record, written), OBJECT(Record, layout), OBJECT(Record, old), OBJECT(Record, elements),
-    NUMBER(Record, tick), NUMBER(Record, nbytes), {NULL},
+    NUMBER(Record, tick), NUMBER(Record, nbytes), WEAKLY(Record),
 };
 static PyMemberDef UndoLog_members[] = {
     OBJECT(UndoLog, records), NUMBER(UndoLog, nbytes), PRIVATE(UndoLog, T_OBJECT, series),
-    PRIVATE(UndoLog, T_OBJECT, index), PRIVATE(UndoLog, T_OBJECT, shadow), PRIVATE(UndoLog, T_LONGLONG, indexed), {NULL},
+    PRIVATE(UndoLog, T_OBJECT, index), PRIVATE(UndoLog, T_OBJECT, shadow), PRIVATE(UndoLog, T_LONGLONG, filed),
+    PRIVATE(UndoLog, T_LONGLONG, indexed), WEAKLY(UndoLog),
 };
 static PyMemberDef LayoutIndex_members[] = {
     PRIVATE(LayoutIndex, T_OBJECT, counts), PRIVATE(LayoutIndex, T_OBJECT, unsorted),
     PRIVATE(LayoutIndex, T_OBJECT, gone), PRIVATE(LayoutIndex, T_OBJECT, classes), NUMBER(LayoutIndex, lo),
-    NUMBER(LayoutIndex, hi), {NULL},
+    NUMBER(LayoutIndex, hi), WEAKLY(LayoutIndex),
 };
 
 TYPE(Ledger);
@@ -151,12 +156,23 @@ fields_ready(PyObject *module)
     if ((no_swaps = PyTuple_New(0)) == NULL) {
         return -1;
     }
-    PyTypeObject *types[] = {&LedgerType,  &TimelineType, &EntryType,   &WrittenType,
-                             &CounterType, &RecordType,   &UndoLogType, &LayoutIndexType, &RollType};
+    struct {
+        PyTypeObject **type;
+        PyType_Spec *spec;
+    } types[] = {
+        {&LedgerType, &Ledger_spec},   {&TimelineType, &Timeline_spec}, {&EntryType, &Entry_spec},
+        {&WrittenType, &Written_spec}, {&CounterType, &Counter_spec},   {&RecordType, &Record_spec},
+        {&UndoLogType, &UndoLog_spec}, {&LayoutIndexType, &LayoutIndex_spec},
+    };
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
-        if (PyModule_AddType(module, types[i]) < 0) {
+        if ((*types[i].type = (PyTypeObject *)PyType_FromSpec(types[i].spec)) == NULL
+            || PyModule_AddType(module, *types[i].type) < 0)
+        {
             return -1;
         }
+    }
+    if (PyModule_AddType(module, &RollType) < 0) {
+        return -1;
     }
     return 0;
 }

@@ -1,6 +1,6 @@
-/* What the ledger's entries hold. fields.py has the same in Python; the classes with methods derive from these.
+/* What the ledger's entries hold. fields.py has the same in Python, from where their methods come too.
 
-   The garbage collector does not track them: they hold numbers, tensors without a graph, scopes and each other, and
+   The garbage collector does not know them: they hold numbers, tensors without a graph, scopes and each other, and
    nothing of these leads back to who holds them. A loop makes thousands, and each would bring the next collection
    of all of torch's objects nearer. */
 
@@ -15,8 +15,8 @@
 
 typedef struct {
     HEAD
-    PyObject *timelines, *fresh, *awake, *dead, *clock, *lock;
-    long long busy, budgets;
+    PyObject *timelines, *fresh, *awake, *dead, *lock;
+    long long ticks, busy, budgets;
 } Ledger;
 
 typedef struct {
@@ -61,7 +61,7 @@ typedef struct {
 typedef struct {
     HEAD
     PyObject *records, *series, *index, *shadow;
-    long long nbytes, indexed;
+    long long nbytes, filed, indexed;
 } UndoLog;
 
 typedef struct {
@@ -72,8 +72,8 @@ typedef struct {
 
 PyObject *untracked(PyTypeObject *type); /* a new one, with nothing in it */
 
-extern PyTypeObject LedgerType, TimelineType, EntryType, WrittenType, CounterType, RecordType, UndoLogType,
-    LayoutIndexType, RollType;
+extern PyTypeObject *LedgerType, *TimelineType, *EntryType, *WrittenType, *CounterType, *RecordType, *UndoLogType,
+    *LayoutIndexType, RollType;
 
 /* Whom a weak reference leads to, as a new reference; NULL when it is gone, or there is none. */
 static inline PyObject *

@@ -38,12 +38,12 @@ index_add(LayoutIndex *index, PyObject *layout)
     if (PyList_Append(index->unsorted, layout) < 0) {
         return -1;
     }
-    long long lo = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 0)), hi = PyLong_AsLongLong(PyTuple_GET_ITEM(layout, 1));
-    if (lo < index->lo) {
-        index->lo = lo;
+    const Layout *added = (const Layout *)layout;
+    if (added->lo < index->lo) {
+        index->lo = added->lo;
     }
-    if (hi > index->hi) {
-        index->hi = hi;
+    if (added->hi > index->hi) {
+        index->hi = added->hi;
     }
     return 0;
 }

@@ -1,270 +1,72 @@
-/* Which bytes of its storage a tensor covers: regions.py has the same in Python, and says what a Layout is. */
+/* A tensor's place in its storage: regions.py has the same in Python, and says what it means. */
 
 #include "ledger.h"
 
-static PyTypeObject *Layout;
-static PyObject *shape_of, *dtype_of, *stride_of, *offset_of, *slow_layout, *itemsize;
+#include <stddef.h>
+#include <structmember.h>
 
-static struct {
-    PyObject *dtype; /* torch keeps its dtypes for ever */
-    long long size;
-} sizes[64];
+PyTypeObject *LayoutType;
+static PyObject *slow_layout; /* what Python hands over once */
 
-static long long
-size_of(PyObject *dtype)
+static size_t
+mixed(size_t hash, size_t more)
 {
-    size_t at = ((size_t)dtype >> 4) & 63;
-    if (sizes[at].dtype == dtype) {
-        return sizes[at].size;
-    }
-    PyObject *told = PyObject_GetAttr(dtype, itemsize);
-    long long size = told == NULL ? -1 : PyLong_AsLongLong(told);
-    Py_XDECREF(told);
-    if (size > 0) {
-        sizes[at].dtype = dtype;
-        sizes[at].size = size;
-    }
-    return size;
+    return (hash ^ more ^ hash >> 29) * 0x9E3779B97F4A7C15ull;
 }
 
-/* Plain numbers of a tuple; 0 where there are symbols among them, or too many. */
-static int
-numbers(PyObject *tuple, long long *into)
+static size_t
+hash_of(const Grid *grid)
 {
-    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) > MOST_DIMS) {
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
-        PyObject *one = PyTuple_GET_ITEM(tuple, i);
-        if (!PyLong_CheckExact(one)) {
-            return 0;
-        }
-        into[i] = PyLong_AsLongLong(one);
-    }
-    return 1;
-}
-
-void
-grid_clear(Grid *grid)
-{
-    Py_CLEAR(grid->shape);
-    Py_CLEAR(grid->strides);
-    Py_CLEAR(grid->dtype);
-}
-
-/* The same from what DLPack tells; 0 where it does not. */
-static int
-grid_from(PyObject *tensor, Grid *grid)
-{
-    DLTensor facts;
-    if (!facts_of(tensor, &facts) || facts.ndim > MOST_DIMS) {
-        return 0;
-    }
-    if (number(PyObject_CallOneArg(offset_of, tensor), &grid->offset) < 0
-        || (grid->dtype = dtype_in(tensor, &facts)) == NULL)
-    {
-        return -1;
-    }
-    grid->item = item_of(&facts);
-    grid->dims = facts.ndim;
+    size_t hash = mixed((size_t)grid->dims + 1, (size_t)grid->offset);
     for (int d = 0; d < grid->dims; d++) {
-        grid->sizes[d] = facts.shape[d];
-        grid->steps[d] = facts.strides[d];
+        hash = mixed(mixed(hash, (size_t)grid->sizes[d]), (size_t)grid->steps[d]);
     }
-    if (on_cpu(&facts) && facts.data != NULL) {
-        grid->memory = (char *)facts.data - grid->offset * grid->item;
-    }
-    return 1;
+    return hash;
 }
 
-int
-grid_of(PyObject *tensor, Grid *grid)
-{
-    PyObject *offset = NULL;
-    grid->shape = grid->strides = grid->dtype = NULL;
-    grid->memory = NULL;
-    if (Layout == NULL) {
-        return 0;
-    }
-    int done = grid_from(tensor, grid);
-    if (done) {
-        return done;
-    }
-    done = -1;
-    if ((grid->shape = get(shape_of, tensor)) == NULL) {
-        if (PyErr_ExceptionMatches(PyExc_RuntimeError)) { /* a nested tensor has none */
-            PyErr_Clear();
-            return 0;
-        }
-        return -1;
-    }
-    if ((grid->strides = PyObject_CallOneArg(stride_of, tensor)) == NULL
-        || (grid->dtype = get(dtype_of, tensor)) == NULL || (offset = PyObject_CallOneArg(offset_of, tensor)) == NULL
-        || (grid->item = size_of(grid->dtype)) < 0)
-    {
-        goto end;
-    }
-    done = PyLong_CheckExact(offset) && numbers(grid->shape, grid->sizes) && numbers(grid->strides, grid->steps)
-           && PyTuple_GET_SIZE(grid->shape) == PyTuple_GET_SIZE(grid->strides);
-    if (done) {
-        grid->offset = PyLong_AsLongLong(offset);
-        grid->dims = (int)PyTuple_GET_SIZE(grid->shape);
-    }
-end:
-    Py_XDECREF(offset);
-    if (done <= 0) {
-        grid_clear(grid);
-    }
-    return done;
-}
-
-static PyObject *
-tuple_of(const long long *from, int n)
-{
-    PyObject *made = PyTuple_New(n);
-    for (int i = 0; made != NULL && i < n; i++) {
-        PyObject *one = PyLong_FromLongLong(from[i]);
-        if (one == NULL) {
-            Py_CLEAR(made);
-            break;
-        }
-        PyTuple_SET_ITEM(made, i, one);
-    }
-    return made;
-}
-
+/* Whether it is just this grid, where the bounds say nothing more. */
 static int
-contiguous(const Grid *grid)
+is_of(const Layout *layout, const Grid *grid)
 {
-    long long expected = 1;
-    for (int d = grid->dims - 1; d >= 0; d--) {
-        if (grid->sizes[d] != 1) {
-            if (grid->steps[d] != expected) {
-                return 0;
-            }
-            expected *= grid->sizes[d];
-        }
-    }
-    return 1;
+    size_t bytes = (size_t)grid->dims * sizeof(long long);
+    return layout->offset == grid->offset && layout->dtype == grid->dtype && Py_SIZE(layout) == 2 * grid->dims
+           && memcmp(layout->numbers, grid->sizes, bytes) == 0
+           && memcmp(layout->numbers + grid->dims, grid->steps, bytes) == 0;
 }
 
-static int
-no_self_overlap(const Grid *grid)
+static Layout *
+new_layout(const Grid *grid, size_t hash)
 {
-    int order[MOST_DIMS], n = 0;
-    for (int d = 0; d < grid->dims; d++) {
-        if (grid->sizes[d] > 1 && grid->steps[d]) {
-            int at = n++;
-            while (at > 0 && grid->steps[order[at - 1]] > grid->steps[d]) {
-                order[at] = order[at - 1];
-                at--;
-            }
-            order[at] = d;
-        }
+    Layout *made = PyObject_NewVar(Layout, LayoutType, 2 * grid->dims);
+    if (made != NULL) {
+        int dense;
+        bounds(grid, &made->lo, &made->hi, &dense);
+        made->dense = (char)dense;
+        made->offset = grid->offset;
+        made->dtype = Py_NewRef(grid->dtype);
+        made->hash = (Py_hash_t)(hash >> 1);
+        memcpy(made->numbers, grid->sizes, (size_t)grid->dims * sizeof(long long));
+        memcpy(made->numbers + grid->dims, grid->steps, (size_t)grid->dims * sizeof(long long));
     }
-    long long end = 0;
-    for (int i = 0; i < n; i++) {
-        long long step = grid->steps[order[i]];
-        if (step <= end) {
-            return 0;
-        }
-        end += step * (grid->sizes[order[i]] - 1);
-    }
-    return 1;
-}
-
-/* From where to where, in bytes, and whether every byte between belongs to it. */
-void
-bounds(const Grid *grid, long long *lo, long long *hi, int *dense)
-{
-    long long count = 1, reach = 0, distinct = 1;
-    for (int d = 0; d < grid->dims; d++) {
-        count *= grid->sizes[d];
-        reach += (grid->sizes[d] - 1) * grid->steps[d];
-        distinct *= grid->steps[d] ? grid->sizes[d] : 1;
-    }
-    *lo = grid->offset * grid->item;
-    *dense = 1;
-    if (count == 0) {
-        *hi = *lo;
-    }
-    else if (contiguous(grid)) {
-        *hi = *lo + count * grid->item;
-    }
-    else {
-        *hi = *lo + (reach + 1) * grid->item;
-        *dense = distinct == reach + 1 && no_self_overlap(grid);
-    }
-}
-
-static PyObject *
-new_layout(Grid *grid)
-{
-    long long lo, hi;
-    int dense;
-    bounds(grid, &lo, &hi, &dense);
-    if ((grid->shape == NULL && (grid->shape = tuple_of(grid->sizes, grid->dims)) == NULL)
-        || (grid->strides == NULL && (grid->strides = tuple_of(grid->steps, grid->dims)) == NULL))
-    {
-        return NULL;
-    }
-    PyObject *made = Layout->tp_alloc(Layout, 7);
-    PyObject *parts[7] = {PyLong_FromLongLong(lo), PyLong_FromLongLong(hi), Py_NewRef(dense ? Py_True : Py_False),
-                          PyLong_FromLongLong(grid->offset), Py_NewRef(grid->shape), Py_NewRef(grid->strides),
-                          Py_NewRef(grid->dtype)};
-    int failed = made == NULL;
-    for (int i = 0; i < 7; i++) {
-        failed |= parts[i] == NULL;
-        if (made != NULL) {
-            PyTuple_SET_ITEM(made, i, parts[i]);
-        }
-        else {
-            Py_XDECREF(parts[i]);
-        }
-    }
-    if (failed) {
-        Py_XDECREF(made);
-        return PyErr_NoMemory();
-    }
-    /* Numbers and a dtype: nothing for the garbage collector. */
-    PyObject_GC_UnTrack(grid->shape);
-    PyObject_GC_UnTrack(grid->strides);
-    PyObject_GC_UnTrack(made);
     return made;
 }
 
 /* What is saved is often what is written next: layouts made lately are handed out once more. */
-static struct {
-    long long offset;
-    int dims;
-    long long sizes[MOST_DIMS], steps[MOST_DIMS];
-    PyObject *dtype, *layout;
-} lately[256];
+static Layout *lately[256];
 
 PyObject *
-layout_from(Grid *grid)
+layout_from(const Grid *grid)
 {
-    size_t hash = (size_t)grid->offset ^ (size_t)grid->dims << 32;
-    for (int d = 0; d < grid->dims; d++) {
-        hash = (hash ^ (size_t)grid->sizes[d] ^ (size_t)grid->steps[d] << 24) * 0x9E3779B97F4A7C15ull;
+    size_t hash = hash_of(grid);
+    Layout **at = lately + (hash >> 56);
+    if (*at == NULL || !is_of(*at, grid)) {
+        Layout *made = new_layout(grid, hash);
+        if (made == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(*at, made);
     }
-    size_t at = hash * 0x9E3779B97F4A7C15ull >> 56, bytes = (size_t)grid->dims * sizeof(long long);
-    if (lately[at].layout != NULL && lately[at].offset == grid->offset && lately[at].dims == grid->dims
-        && lately[at].dtype == grid->dtype && memcmp(lately[at].sizes, grid->sizes, bytes) == 0
-        && memcmp(lately[at].steps, grid->steps, bytes) == 0)
-    {
-        return Py_NewRef(lately[at].layout);
-    }
-    PyObject *made = new_layout(grid);
-    if (made != NULL) {
-        lately[at].offset = grid->offset;
-        lately[at].dims = grid->dims;
-        lately[at].dtype = grid->dtype; /* which the layout holds */
-        memcpy(lately[at].sizes, grid->sizes, bytes);
-        memcpy(lately[at].steps, grid->steps, bytes);
-        Py_XSETREF(lately[at].layout, Py_NewRef(made));
-    }
-    return made;
+    return Py_NewRef((PyObject *)*at);
 }
 
 PyObject *
@@ -275,109 +77,157 @@ layout_of(PyObject *Py_UNUSED(module), PyObject *tensor)
     if (done <= 0) {
         return done < 0 ? NULL : PyObject_CallOneArg(slow_layout, tensor);
     }
-    PyObject *made = layout_from(&grid);
-    grid_clear(&grid);
+    return layout_from(&grid);
+}
+
+/* ------------------------------------------------------------------------------------------------------- to Python */
+
+/* Layout(lo, hi, dense, offset, shape, strides, dtype), as regions.py makes them: what it says of the bounds stands. */
+static PyObject *
+Layout_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    long long lo, hi, offset;
+    int dense;
+    PyObject *shape, *strides, *dtype;
+    if (!PyArg_ParseTuple(args, "LLpLO!O!O", &lo, &hi, &dense, &offset, &PyTuple_Type, &shape, &PyTuple_Type, &strides,
+                          &dtype))
+    {
+        return NULL;
+    }
+    Py_ssize_t n = PyTuple_GET_SIZE(shape);
+    if (PyTuple_GET_SIZE(strides) != n) {
+        PyErr_SetString(PyExc_ValueError, "a Layout has as many strides as sizes");
+        return NULL;
+    }
+    Layout *made = PyObject_NewVar(Layout, type, 2 * n);
+    if (made == NULL) {
+        return NULL;
+    }
+    made->dtype = Py_NewRef(dtype);
+    made->lo = lo;
+    made->hi = hi;
+    made->dense = (char)dense;
+    made->offset = offset;
+    size_t hash = mixed((size_t)n + 1, (size_t)offset);
+    for (Py_ssize_t d = 0; d < n; d++) {
+        for (int which = 0; which < 2; which++) {
+            PyObject *of = PyTuple_GET_ITEM(which ? strides : shape, d);
+            long long *into = made->numbers + d + which * n;
+            if (number(PyNumber_Long(of), into) < 0) {
+                Py_DECREF(made);
+                return NULL;
+            }
+            hash = mixed(hash, (size_t)*into);
+        }
+    }
+    made->hash = (Py_hash_t)(hash >> 1);
+    return (PyObject *)made;
+}
+
+static void
+Layout_dealloc(Layout *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_DECREF(self->dtype);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static Py_hash_t
+Layout_hash(Layout *self)
+{
+    return self->hash;
+}
+
+static PyObject *
+Layout_compare(Layout *self, PyObject *with, int how)
+{
+    if ((how != Py_EQ && how != Py_NE) || !Py_IS_TYPE(with, LayoutType)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    return PyBool_FromLong(same_layout((PyObject *)self, with) == (how == Py_EQ));
+}
+
+int
+same_layout(PyObject *one, PyObject *other)
+{
+    const Layout *a = (const Layout *)one, *b = (const Layout *)other;
+    return a == b
+           || (a->hash == b->hash && a->lo == b->lo && a->hi == b->hi && a->dense == b->dense && a->offset == b->offset
+               && a->dtype == b->dtype && Py_SIZE(a) == Py_SIZE(b)
+               && memcmp(a->numbers, b->numbers, (size_t)Py_SIZE(a) * sizeof(long long)) == 0);
+}
+
+static PyObject *
+numbers_in(Layout *self, void *second)
+{
+    Py_ssize_t n = Py_SIZE(self) / 2;
+    const long long *from = self->numbers + (second == NULL ? 0 : n);
+    PyObject *made = PyTuple_New(n);
+    for (Py_ssize_t i = 0; made != NULL && i < n; i++) {
+        PyObject *one = PyLong_FromLongLong(from[i]);
+        if (one == NULL) {
+            Py_CLEAR(made);
+            break;
+        }
+        PyTuple_SET_ITEM(made, i, one);
+    }
     return made;
 }
 
-/* ------------------------------------------------------------------------------------------------ basic indexing */
-
-static int
-plain_bound(PyObject *bound)
+static PyObject *
+Layout_repr(Layout *self)
 {
-    return bound == Py_None || PyLong_CheckExact(bound);
+    PyObject *shape = numbers_in(self, NULL), *strides = numbers_in(self, self), *text = NULL;
+    if (shape != NULL && strides != NULL) {
+        text = PyUnicode_FromFormat("Layout(lo=%lld, hi=%lld, dense=%s, offset=%lld, shape=%R, strides=%R, dtype=%R)",
+                                    self->lo, self->hi, self->dense ? "True" : "False", self->offset, shape, strides,
+                                    self->dtype);
+    }
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return text;
 }
 
-/* One index, for the dimension `*from` of the grid; what stays of it becomes its dimension `*to`. */
-static int
-index_one(Grid *grid, PyObject *key, int *from, int *to)
-{
-    if (*from >= grid->dims) {
-        return 0;
-    }
-    long long size = grid->sizes[*from], step = grid->steps[*from];
-    if (PyLong_CheckExact(key)) {
-        int far;
-        long long at = PyLong_AsLongLongAndOverflow(key, &far);
-        if (far || at < -size || at >= size) {
-            return 0;
-        }
-        grid->offset += (at < 0 ? at + size : at) * step;
-        (*from)++;
-        return 1;
-    }
-    PySliceObject *slice = (PySliceObject *)key;
-    Py_ssize_t start, stop, by;
-    if (!PySlice_Check(key) || !plain_bound(slice->start) || !plain_bound(slice->stop) || !plain_bound(slice->step)
-        || PySlice_Unpack(key, &start, &stop, &by) < 0 || by <= 0)
-    {
-        PyErr_Clear();
-        return 0;
-    }
-    Py_ssize_t length = PySlice_AdjustIndices((Py_ssize_t)size, &start, &stop, by);
-    grid->offset += start * step;
-    grid->sizes[*to] = length;
-    grid->steps[*to] = step * by;
-    (*from)++;
-    (*to)++;
-    return 1;
-}
+static PyMemberDef members[] = {
+    {"lo", T_LONGLONG, offsetof(Layout, lo), READONLY, NULL},
+    {"hi", T_LONGLONG, offsetof(Layout, hi), READONLY, NULL},
+    {"dense", T_BOOL, offsetof(Layout, dense), READONLY, NULL},
+    {"offset", T_LONGLONG, offsetof(Layout, offset), READONLY, NULL},
+    {"dtype", T_OBJECT, offsetof(Layout, dtype), READONLY, NULL},
+    {NULL},
+};
 
-/* The part of the grid that `t[key]` is a view of; 0 where that takes more than numbers, slices and an ellipsis. */
+static PyGetSetDef lists[] = {
+    {"shape", (getter)numbers_in, NULL, NULL, NULL},
+    {"strides", (getter)numbers_in, NULL, NULL, "strides"},
+    {NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, Layout_new},       {Py_tp_dealloc, Layout_dealloc},       {Py_tp_hash, Layout_hash},
+    {Py_tp_repr, Layout_repr},     {Py_tp_richcompare, Layout_compare},   {Py_tp_members, members},
+    {Py_tp_getset, lists},         {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "gradmend.capture._fast.Layout",
+    .basicsize = offsetof(Layout, numbers),
+    .itemsize = sizeof(long long),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, /* from which it takes its methods: see grafted() */
+    .slots = slots,
+};
+
 int
-grid_at(Grid *grid, PyObject *key)
+layouts_ready(PyObject *module)
 {
-    PyObject **keys = &key;
-    Py_ssize_t n = 1;
-    if (PyTuple_CheckExact(key)) {
-        keys = ((PyTupleObject *)key)->ob_item;
-        n = PyTuple_GET_SIZE(key);
-    }
-    int from = 0, to = 0, dots = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (keys[i] != Py_Ellipsis) {
-            if (!index_one(grid, keys[i], &from, &to)) {
-                return 0;
-            }
-            continue;
-        }
-        if (dots++) {
-            return 0;
-        }
-        for (long long rest = grid->dims - from - (n - i - 1); rest > 0; rest--, from++, to++) {
-            grid->sizes[to] = grid->sizes[from];
-            grid->steps[to] = grid->steps[from];
-        }
-    }
-    for (; from < grid->dims; from++, to++) {
-        grid->sizes[to] = grid->sizes[from];
-        grid->steps[to] = grid->steps[from];
-    }
-    grid->dims = to;
-    Py_CLEAR(grid->shape);
-    Py_CLEAR(grid->strides);
-    return 1;
+    LayoutType = (PyTypeObject *)PyType_FromSpec(&spec);
+    return LayoutType == NULL ? -1 : PyModule_AddType(module, LayoutType);
 }
 
 PyObject *
 know_layouts(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *kind, *given[5], **kept[5] = {&shape_of, &dtype_of, &stride_of, &offset_of, &slow_layout};
-    if (!PyArg_ParseTuple(args, "O!OOOOO", &PyType_Type, &kind, given, given + 1, given + 2, given + 3, given + 4)) {
-        return NULL;
-    }
-    if (Py_TYPE(given[0])->tp_descr_get == NULL || Py_TYPE(given[1])->tp_descr_get == NULL
-        || !PyType_IsSubtype((PyTypeObject *)kind, &PyTuple_Type))
-    {
-        PyErr_SetString(PyExc_TypeError, "a Layout is a tuple, and shape and dtype come as properties");
-        return NULL;
-    }
-    if (itemsize == NULL && (itemsize = PyUnicode_InternFromString("itemsize")) == NULL) {
-        return NULL;
-    }
-    for (int i = 0; i < 5; i++) {
-        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
-    }
-    Py_XSETREF(Layout, (PyTypeObject *)Py_NewRef(kind));
-    Py_RETURN_NONE;
+    PyObject **kept[] = {&slow_layout};
+    return keep_all(args, kept, 1);
 }

@@ -103,10 +103,19 @@ is_plain(PyObject *tensor)
     return Py_TYPE(tensor) == plain_classes[0] || Py_TYPE(tensor) == plain_classes[1];
 }
 int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor can't tell */
-int on_cpu(const DLTensor *facts);
+int readable(const DLTensor *facts); /* whether its memory can be read from here */
 long long item_of(const DLTensor *facts);
-PyObject *dtype_in(PyObject *tensor, const DLTensor *facts);
+PyObject *dtype_in(PyObject *tensor, const DLTensor *facts); /* borrowed */
 PyObject *know_facts(PyObject *module, PyObject *args);
+
+/* storages.c */
+PyObject *storage_of(PyObject *tensor);
+PyObject *key_in(PyObject *storage); /* a number by which it is known while it lives */
+PyObject *key_of(PyObject *tensor);
+int bytes_in(PyObject *storage, long long *bytes);
+int address_in(PyObject *storage, long long *address);
+int is_its_own(PyObject *storage); /* whether nobody but torch holds its memory */
+PyObject *know_storages(PyObject *module, PyObject *args);
 
 /* records.c */
 typedef struct {

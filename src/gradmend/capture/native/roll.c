@@ -69,7 +69,7 @@ Roll_length(Roll *roll)
 static PyObject *
 Roll_add(Roll *roll, PyObject *entry)
 {
-    if (!PyObject_TypeCheck(entry, &EntryType)) {
+    if (!PyObject_TypeCheck(entry, EntryType)) {
         PyErr_Format(PyExc_TypeError, "not a Save: %R", entry);
         return NULL;
     }

@@ -8,9 +8,9 @@
 static PyTypeObject *EntryClass = NULL, *Tensor = NULL;
 static Ledger *ledger;
 /* What Python hands over once. */
-static PyObject *local, *asleep, *escapes, *running, *detach, *storage_of, *current_node, *slow_pack, *slow_unpack, *visit;
+static PyObject *local, *asleep, *escapes, *running, *detach, *current_node, *slow_pack, *slow_unpack, *visit;
 /* Names. */
-static PyObject *scopes, *retain, *visited, *sequence_nr, *resizable, *paranoid, *saves, *look, *known, *ask;
+static PyObject *scopes, *retain, *visited, *sequence_nr, *paranoid, *saves, *look, *known, *ask;
 
 /* The innermost scope of this thread, borrowed; NULL where Python must look. */
 static PyObject *
@@ -19,22 +19,28 @@ innermost(void)
     if (EntryClass == NULL || PySet_GET_SIZE(asleep)) {
         return NULL;
     }
-    PyObject *open = PyObject_GetAttr(local, scopes);
-    if (open == NULL) {
-        PyErr_Clear();
-        return NULL;
+    static PyObject *open; /* the list of the thread that asked last, which is its own for as long as it lives */
+    static uint64_t thread;
+    uint64_t me = PyThreadState_GetID(PyThreadState_Get());
+    if (open == NULL || thread != me) {
+        PyObject *found = PyObject_GetAttr(local, scopes);
+        if (found == NULL || !PyList_CheckExact(found)) {
+            PyErr_Clear();
+            Py_XDECREF(found);
+            return NULL;
+        }
+        Py_XSETREF(open, found);
+        thread = me;
     }
-    Py_ssize_t n = PyList_CheckExact(open) ? PyList_GET_SIZE(open) : 0;
-    PyObject *found = n ? PyList_GET_ITEM(open, n - 1) : NULL;
-    Py_DECREF(open); /* the thread's own list holds it */
-    return found;
+    Py_ssize_t n = PyList_GET_SIZE(open);
+    return n ? PyList_GET_ITEM(open, n - 1) : NULL;
 }
 
 /* Whether its bytes must be remembered: memory that others may hold too, or a scope that trusts nobody. */
 static int
 suspicious(PyObject *storage, PyObject *scope)
 {
-    int own = truth(PyObject_CallMethodNoArgs(storage, resizable));
+    int own = is_its_own(storage);
     if (own <= 0) {
         return own < 0 ? -1 : 1;
     }
@@ -54,8 +60,9 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
         return NULL;
     }
     entry->scope = Py_NewRef(scope);
+    entry->tick = tick_of(ledger);
     if ((entry->handle = PyObject_CallOneArg(detach, tensor)) == NULL || version_at(tensor, &entry->version) < 0
-        || tick_of(ledger, &entry->tick) < 0 || (entry->raw = walk(1)) == NULL
+        || (entry->raw = walk(1)) == NULL
         || (entry->original = PyWeakref_NewRef(tensor, NULL)) == NULL)
     {
         goto error;
@@ -65,7 +72,7 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
         PyObject_GC_UnTrack(entry->handle);
     }
     PyObject_GC_UnTrack(entry->original);
-    storage = PyObject_CallOneArg(storage_of, tensor);
+    storage = storage_of(tensor);
     int closer = storage == NULL ? -1 : suspicious(storage, scope);
     if (closer < 0) {
         /* Sparse, wrapped: PyTorch's counter is all there is to go by. (A NotImplementedError is a RuntimeError.) */
@@ -139,12 +146,8 @@ end:
 
 /* Whether nothing has happened to the Save: then its handle is what backward gets. */
 static int
-untouched(Entry *entry)
+untouched(Entry *entry, long long now)
 {
-    long long now;
-    if (version_at(entry->handle, &now) < 0) {
-        return -1;
-    }
     return now == entry->version && missing(entry->print) && PyTuple_GET_SIZE(entry->swaps) == 0
            && (missing(entry->timeline) || ((Timeline *)entry->timeline)->last < entry->tick);
 }
@@ -156,11 +159,14 @@ unpack(PyObject *Py_UNUSED(module), PyObject *packed)
         return PyObject_CallOneArg(slow_unpack, packed);
     }
     Entry *entry = (Entry *)packed;
-    int same = note_visit(entry) < 0 ? -1 : untouched(entry);
-    if (same) {
-        return same < 0 ? NULL : Py_NewRef(entry->handle);
+    long long now;
+    if (note_visit(entry) < 0 || version_at(entry->handle, &now) < 0) {
+        return NULL;
     }
-    PyObject *value = known_value(entry);
+    if (untouched(entry, now)) {
+        return Py_NewRef(entry->handle);
+    }
+    PyObject *value = known_value(entry, now);
     if (value != NULL || PyErr_Occurred()) {
         return value;
     }
@@ -170,16 +176,16 @@ unpack(PyObject *Py_UNUSED(module), PyObject *packed)
 PyObject *
 know_saves(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *kind, *plain, *entries, *given[10];
-    PyObject **kept[10] = {&local, &asleep, &escapes, &running, &detach, &storage_of, &current_node, &slow_pack,
-                           &slow_unpack, &visit};
-    if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOOO", &PyType_Type, &kind, &PyType_Type, &plain, &LedgerType,
+    PyObject *kind, *plain, *entries, *given[9];
+    PyObject **kept[9] = {&local,  &asleep,       &escapes,   &running,    &detach,
+                          &current_node, &slow_pack, &slow_unpack, &visit};
+    if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOO", &PyType_Type, &kind, &PyType_Type, &plain, LedgerType,
                           &entries, given, &PySet_Type, given + 1, given + 2, &PyList_Type, given + 3, given + 4,
-                          given + 5, given + 6, given + 7, given + 8, given + 9))
+                          given + 5, given + 6, given + 7, given + 8))
     {
         return NULL;
     }
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 9; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     Py_XSETREF(Tensor, (PyTypeObject *)Py_NewRef(plain));
@@ -193,7 +199,7 @@ saves_ready(void)
 {
     Name names[] = {
         {&scopes, "scopes"},       {&retain, "retain"},     {&visited, "visited"}, {&sequence_nr, "_sequence_nr"},
-        {&resizable, "resizable"}, {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
+        {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
         {&known, "known"},       {&ask, "ask"},
     };
     return INTERN(names);

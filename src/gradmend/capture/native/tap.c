@@ -13,9 +13,9 @@ static PyObject *word_listeners, *word_saves;
 /* What Python hands over once. */
 static Ledger *ledger;
 static PyTypeObject *Tensor;
-static PyObject *edits, *requires_grad, *is_leaf, *is_view, *grad_mode, *storage_of;
+static PyObject *edits, *requires_grad, *is_leaf, *is_view, *grad_mode;
 /* Names. */
-static PyObject *on, *handed, *aliases, *inputs, *cdata;
+static PyObject *on, *handed, *aliases, *inputs;
 
 typedef struct {
     PyObject_HEAD
@@ -68,18 +68,35 @@ aliased(PyObject *const *args, Py_ssize_t nargs)
         if ((found = truth(get(requires_grad, args[i]))) <= 0) {
             continue;
         }
-        PyObject *storage = PyObject_CallOneArg(storage_of, args[i]);
-        PyObject *there = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
-        Py_XDECREF(storage);
-        if (home == NULL && there != NULL && (storage = PyObject_CallOneArg(storage_of, args[0])) != NULL) {
-            home = PyObject_GetAttr(storage, cdata);
-            Py_DECREF(storage);
+        PyObject *there = key_of(args[i]);
+        if (home == NULL && there != NULL) {
+            home = key_of(args[0]);
         }
         found = home == NULL || there == NULL ? -1 : PyObject_RichCompareBool(home, there, Py_EQ);
         Py_XDECREF(there);
     }
     Py_XDECREF(home);
     return found;
+}
+
+/* What `t[key] = value` calls, without its wrapper. */
+static PyObject *
+set_item(PyObject *original, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (PyVectorcall_NARGS(nargsf) != 3 || kwnames != NULL) {
+        return PyObject_Vectorcall(original, args, nargsf, kwnames);
+    }
+    objobjargproc store = PyDescr_TYPE(original)->tp_as_mapping->mp_ass_subscript;
+    return store(args[0], args[1], args[2]) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static vectorcallfunc
+way_to(PyObject *original, int writes)
+{
+    if (Py_IS_TYPE(original, &PyMethodDescr_Type)) {
+        return PyVectorcall_Function(original);
+    }
+    return writes == ITEM && Py_IS_TYPE(original, &PyWrapperDescr_Type) ? set_item : PyObject_Vectorcall;
 }
 
 /* The ledger's side of a call. NULL without an error: Python must see it. */
@@ -97,14 +114,14 @@ Tap_entered(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
         return NULL;
     }
     if (!saves) {
-        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+        return tap->pass(tap->original, args, nargsf, kwnames);
     }
     Begun begun;
     int begins = write_begins(ledger, &begun, tap->op, args[0], item ? args[1] : NULL);
     if (begins <= 0) {
         return NULL;
     }
-    PyObject *out = PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+    PyObject *out = tap->pass(tap->original, args, nargsf, kwnames);
     if (write_ended(ledger, &begun) < 0) {
         Py_CLEAR(out);
     }
@@ -218,7 +235,7 @@ Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (tap != NULL) {
         tap->call = Tap_call;
         tap->original = Py_NewRef(original);
-        tap->pass = Py_IS_TYPE(original, &PyMethodDescr_Type) ? PyVectorcall_Function(original) : PyObject_Vectorcall;
+        tap->pass = way_to(original, writes);
         tap->slow = Py_NewRef(slow);
         tap->op = Py_NewRef(op);
         tap->how = Py_NewRef(how);
@@ -259,14 +276,14 @@ PyTypeObject TapType = {
 PyObject *
 know_taps(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *entries, *kind, *given[6];
-    PyObject **kept[6] = {&edits, &requires_grad, &is_leaf, &is_view, &grad_mode, &storage_of};
-    if (!PyArg_ParseTuple(args, "O!O!OOOOOO", &LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
-                          given + 3, given + 4, given + 5))
+    PyObject *entries, *kind, *given[5];
+    PyObject **kept[5] = {&edits, &requires_grad, &is_leaf, &is_view, &grad_mode};
+    if (!PyArg_ParseTuple(args, "O!O!OOOOO", LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
+                          given + 3, given + 4))
     {
         return NULL;
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 5; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     Py_XSETREF(Tensor, (PyTypeObject *)Py_NewRef(kind));
@@ -279,7 +296,7 @@ tap_ready(void)
 {
     Name names[] = {
         {&word_listeners, "listeners"}, {&word_saves, "saves"}, {&on, "on"},       {&handed, "handed"},
-        {&aliases, "aliases"},          {&inputs, "inputs"},    {&cdata, "_cdata"},
+        {&aliases, "aliases"},          {&inputs, "inputs"},
     };
     if (INTERN(names) < 0) {
         return -1;

@@ -7,42 +7,29 @@
 #define FEW_BYTES (1 << 16) /* as undo.py */
 #define FEW_RECORDS 1024
 
-static PyObject *storage_of, *nested_property, *no_undo;
+static PyObject *nested_property, *no_undo;
 /* Names. */
-static PyObject *cdata, *acquire, *release, *new_timeline, *doze, *open_up, *tidy;
+static PyObject *new_timeline, *doze, *open_up, *tidy;
 
-int
-tick_of(Ledger *ledger, long long *tick)
+long long
+tick_of(Ledger *ledger)
 {
-    return number(PyIter_Next(ledger->clock), tick);
+    return ++ledger->ticks;
 }
 
 /* While we hold the lock, a Save that dies waits to be buried. */
-int
+void
 ledger_lock(Ledger *ledger)
 {
-    PyObject *got = PyObject_CallMethodNoArgs(ledger->lock, acquire);
-    if (got == NULL) {
-        return -1;
-    }
-    Py_DECREF(got);
+    lock_take((Lock *)ledger->lock, 1);
     ledger->busy++;
-    return 0;
 }
 
-/* Whatever error is on its way stays. */
 void
 ledger_unlock(Ledger *ledger)
 {
-    PyObject *kind, *error, *trace;
-    PyErr_Fetch(&kind, &error, &trace);
     ledger->busy--;
-    PyObject *none = PyObject_CallMethodNoArgs(ledger->lock, release);
-    if (none == NULL) {
-        PyErr_WriteUnraisable(ledger->lock);
-    }
-    Py_XDECREF(none);
-    PyErr_Restore(kind, error, trace);
+    lock_release((Lock *)ledger->lock);
 }
 
 /* ------------------------------------------------------------------------------------------------------- entering */
@@ -50,15 +37,13 @@ ledger_unlock(Ledger *ledger)
 static Timeline *
 timeline_for(Ledger *ledger, PyObject *handle)
 {
-    PyObject *storage = PyObject_CallOneArg(storage_of, handle), *found = NULL;
-    PyObject *key = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+    PyObject *key = key_of(handle), *found = NULL;
     if (key != NULL && (found = PyDict_GetItemWithError(ledger->timelines, key)) != NULL) {
         Py_INCREF(found);
     }
     else if (key != NULL && !PyErr_Occurred()) {
         found = PyObject_CallMethodOneArg((PyObject *)ledger, new_timeline, key);
     }
-    Py_XDECREF(storage);
     Py_XDECREF(key);
     return (Timeline *)found;
 }
@@ -209,12 +194,7 @@ ledger_bury(Ledger *ledger)
     if (ledger->busy) {
         return 0;
     }
-    PyObject *got = PyObject_CallMethodOneArg(ledger->lock, acquire, Py_False);
-    if (got == NULL) {
-        return -1;
-    }
-    Py_DECREF(got);
-    if (got != Py_True) {
+    if (!lock_take((Lock *)ledger->lock, 0)) {
         return 0;
     }
     ledger->busy++;
@@ -289,11 +269,18 @@ is(PyObject *one, PyTypeObject *type)
 }
 
 PyObject *
+tick(PyObject *Py_UNUSED(module), PyObject *ledger)
+{
+    return is(ledger, LedgerType) ? PyLong_FromLongLong(tick_of((Ledger *)ledger)) : NULL;
+}
+
+PyObject *
 settle(PyObject *Py_UNUSED(module), PyObject *ledger)
 {
-    if (!is(ledger, &LedgerType) || ledger_lock((Ledger *)ledger) < 0) {
+    if (!is(ledger, LedgerType)) {
         return NULL;
     }
+    ledger_lock((Ledger *)ledger);
     int failed = ledger_settle((Ledger *)ledger);
     ledger_unlock((Ledger *)ledger);
     return done(failed);
@@ -302,28 +289,22 @@ settle(PyObject *Py_UNUSED(module), PyObject *ledger)
 PyObject *
 settle_timeline(PyObject *Py_UNUSED(module), PyObject *timeline)
 {
-    return is(timeline, &TimelineType) ? done(timeline_settle((Timeline *)timeline)) : NULL;
+    return is(timeline, TimelineType) ? done(timeline_settle((Timeline *)timeline)) : NULL;
 }
 
 PyObject *
 bury(PyObject *Py_UNUSED(module), PyObject *ledger)
 {
-    return is(ledger, &LedgerType) ? done(ledger_bury((Ledger *)ledger)) : NULL;
+    return is(ledger, LedgerType) ? done(ledger_bury((Ledger *)ledger)) : NULL;
 }
 
 PyObject *
 know_timelines(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[3], **kept[3] = {&storage_of, &nested_property, &no_undo};
+    PyObject **kept[] = {&nested_property, &no_undo};
     Name names[] = {
-        {&cdata, "_cdata"}, {&acquire, "acquire"}, {&release, "release"}, {&new_timeline, "_timeline"},
+        {&new_timeline, "_timeline"},
         {&doze, "_doze"},   {&open_up, "open"},    {&tidy, "tidy"},
     };
-    if (!PyArg_ParseTuple(args, "OOO", given, given + 1, given + 2) || INTERN(names) < 0) {
-        return NULL;
-    }
-    for (int i = 0; i < 3; i++) {
-        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
-    }
-    Py_RETURN_NONE;
+    return INTERN(names) < 0 ? NULL : keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }

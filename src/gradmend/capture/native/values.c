@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 /* What Python hands over once. */
-static PyObject *storage_of, *storage_bytes, *is_neg, *is_conj, *empty_like, *address_of, *nbytes_of, *overridden;
+static PyObject *is_neg, *is_conj, *overridden;
 /* Names. */
-static PyObject *healed, *spared;
+static PyObject *healed, *spared, *is_complex;
 
 /* The first of a list after a tick, borrowed: Records of all regions, or Writes. */
 static PyObject *
@@ -27,54 +27,81 @@ first_after(PyObject *list, size_t where, long long tick)
     return lo < PyList_GET_SIZE(list) ? PyList_GET_ITEM(list, lo) : NULL;
 }
 
-/* A tensor like the handle with these bytes. */
-static PyObject *
-filled(PyObject *handle, PyObject *old)
+/* Whether a tensor like the saved one has just the bytes of its region, in their order: an expanded one has more. */
+static int
+unrepeated(const Layout *layout)
 {
-    long long address;
-    PyObject *made = PyObject_CallOneArg(empty_like, handle);
-    if (made == NULL || number(PyObject_CallOneArg(address_of, made), &address) < 0 || address == 0) {
-        Py_XDECREF(made);
-        return NULL;
+    Py_ssize_t n = Py_SIZE(layout) / 2;
+    for (Py_ssize_t d = 0; d < n; d++) {
+        if (layout->numbers[d] > 1 && layout->numbers[n + d] == 0) {
+            return 0;
+        }
     }
-    memcpy((void *)(Py_ssize_t)address, PyBytes_AS_STRING(old), (size_t)PyBytes_GET_SIZE(old));
-    return made;
+    return layout->dense && layout->hi > layout->lo;
 }
 
-/* Whether a tensor like the handle has just the bytes of its region, in their order: an expanded one has more. */
+/* Whether only complex numbers could be conjugated when they are read, as this dtype's are not. */
 static int
-alike(Entry *entry, Record *record)
+is_real(PyObject *dtype)
 {
-    long long size;
-    if (number(get(nbytes_of, entry->handle), &size) < 0) {
-        return -1;
+    static PyObject *real; /* the last one; torch keeps its dtypes for ever */
+    if (dtype == real) {
+        return 1;
     }
-    return size > 0 && size == PyBytes_GET_SIZE(record->old) && PyTuple_GET_ITEM(entry->layout, 2) == Py_True;
+    int so = truth(PyObject_GetAttr(dtype, is_complex));
+    if (so == 0) {
+        real = dtype;
+    }
+    return so < 0 ? -1 : !so;
 }
 
 /* Conjugated or negated when it is read, or under a mode that would see what is done here. */
 static int
-special(PyObject *handle)
+special(PyObject *handle, const Layout *layout)
 {
-    PyObject *askers[3] = {is_neg, is_conj, overridden};
-    for (int i = 0; i < 3; i++) {
-        int so = truth(PyObject_CallOneArg(askers[i], handle));
+    int real = is_real(layout->dtype);
+    if (real <= 0) {
+        int so = real < 0 ? -1 : truth(PyObject_CallOneArg(is_conj, handle));
         if (so) {
             return so;
         }
     }
-    return 0;
+    int so = truth(PyObject_CallOneArg(overridden, handle));
+    return so ? so : truth(PyObject_CallOneArg(is_neg, handle));
+}
+
+/* The tally asked for last: a loop comes by the same two lines again and again. */
+static struct {
+    PyObject *tallies, *saved, *wrote, *tally;
+} last;
+
+/* Of a Save and a Write, by their lines; borrowed, and NULL where they were not judged before. */
+static PyObject *
+tally_of(PyObject *tallies, PyObject *saved, PyObject *wrote)
+{
+    if (last.tallies == tallies && last.saved == saved && last.wrote == wrote) {
+        return last.tally;
+    }
+    PyObject *key = PyTuple_Pack(2, saved, wrote);
+    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(tallies, key);
+    Py_XDECREF(key);
+    if (tally == NULL || !PyList_CheckExact(tally) || PyList_GET_SIZE(tally) != 3) {
+        return NULL;
+    }
+    PyObject *found[4] = {tallies, saved, wrote, tally}, **kept[4] = {&last.tallies, &last.saved, &last.wrote, &last.tally};
+    for (int i = 0; i < 4; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(found[i]));
+    }
+    return tally;
 }
 
 /* verdict.counted(): whether this Save and this Write, by their lines, were judged in full before; then count them. */
 static int
 counted(PyObject *tallies, PyObject *saved, Written *written)
 {
-    PyObject *key = PyTuple_Pack(2, saved, written->raw);
-    PyObject *tally = key == NULL ? NULL : PyDict_GetItemWithError(tallies, key);
-    Py_XDECREF(key);
-    if (tally == NULL || !PyList_CheckExact(tally) || PyList_GET_SIZE(tally) != 3) {
-        return tally == NULL && PyErr_Occurred() ? -1 : 0;
+    PyObject *tally = tally_of(tallies, saved, written->raw);
+    if (tally == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
     }
     long long more[3] = {0, 1, written->kept};
     for (Py_ssize_t i = 1; i < 3; i++) {
@@ -86,15 +113,30 @@ counted(PyObject *tallies, PyObject *saved, Written *written)
     return 1;
 }
 
+/* The old bytes as a tensor; NULL without an error where that takes more than a copy. */
+static PyObject *
+restored(Entry *entry, Record *record)
+{
+    Layout *layout = (Layout *)entry->layout;
+    char *memory;
+    PyObject *value = NULL;
+    if (unrepeated(layout) && special(entry->handle, layout) == 0
+        && (value = scratch_like(entry->handle, layout, &memory)) != NULL)
+    {
+        memcpy(memory, PyBytes_AS_STRING(record->old), (size_t)PyBytes_GET_SIZE(record->old));
+    }
+    return value;
+}
+
 /* One more of a kind that is healed: its value. */
 static PyObject *
 healed_value(Entry *entry, Record *record)
 {
     PyObject *tallies = PyObject_GetAttr(entry->scope, healed), *value = NULL;
-    if (tallies != NULL && PyDict_CheckExact(tallies) && special(entry->handle) == 0 && alike(entry, record) == 1
-        && counted(tallies, entry->raw, (Written *)record->written) == 1)
+    if (tallies != NULL && PyDict_CheckExact(tallies) && (value = restored(entry, record)) != NULL
+        && counted(tallies, entry->raw, (Written *)record->written) != 1)
     {
-        value = filled(entry->handle, record->old);
+        Py_CLEAR(value);
     }
     Py_XDECREF(tallies);
     return value;
@@ -102,17 +144,14 @@ healed_value(Entry *entry, Record *record)
 
 /* Unchanged: one that PyTorch would not refuse, or one more of a kind that it does. */
 static PyObject *
-spared_value(Entry *entry, Written *first)
+spared_value(Entry *entry, Written *first, long long now)
 {
-    long long there, now;
-    PyObject *storage = PyObject_CallOneArg(storage_of, entry->handle);
-    int failed = storage == NULL || number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0;
+    long long there;
+    PyObject *storage = storage_of(entry->handle);
+    int failed = storage == NULL || bytes_in(storage, &there) < 0;
     Py_XDECREF(storage);
-    if (failed || there < PyLong_AsLongLong(PyTuple_GET_ITEM(entry->layout, 1))) {
+    if (failed || there < ((Layout *)entry->layout)->hi) {
         return NULL; /* the storage has shrunk */
-    }
-    if (version_at(entry->handle, &now) < 0) {
-        return NULL;
     }
     if (now == entry->version) {
         return Py_NewRef(entry->handle);
@@ -123,44 +162,87 @@ spared_value(Entry *entry, Written *first)
     return known == 1 ? Py_NewRef(entry->handle) : NULL;
 }
 
+/* Of a Save that stands in a timeline: the one Record that holds all of it, else the first Write since. */
+static void
+what_happened(Entry *entry, Record **record, Written **first)
+{
+    Timeline *timeline = (Timeline *)entry->timeline;
+    ledger_lock((Ledger *)timeline->ledger);
+    PyObject *records = ((UndoLog *)timeline->undo)->records;
+    *record = (Record *)first_after(records, offsetof(Record, tick), entry->tick);
+    *first = *record == NULL ? (Written *)first_after(timeline->log, offsetof(Written, tick), entry->tick) : NULL;
+    if (*record != NULL
+        && (!missing((*record)->elements) || !PyBytes_CheckExact((*record)->old)
+            || !same_layout((*record)->layout, entry->layout)))
+    {
+        *record = NULL;
+    }
+    Py_XINCREF(*record);
+    Py_XINCREF(*first);
+    ledger_unlock((Ledger *)timeline->ledger);
+}
+
 /* What a Save is worth that was written, or whose neighbours were, where its kind was judged in full before. */
 PyObject *
-known_value(Entry *entry)
+known_value(Entry *entry, long long now)
 {
     if (missing(entry->timeline) || missing(entry->layout) || !missing(entry->print) || entry->unchecked
-        || PyTuple_GET_SIZE(entry->swaps) || empty_like == NULL || uncredited(entry))
+        || PyTuple_GET_SIZE(entry->swaps) || overridden == NULL || uncredited(entry, now))
     {
         return NULL;
     }
-    Timeline *timeline = (Timeline *)entry->timeline;
-    if (ledger_lock((Ledger *)timeline->ledger) < 0) {
-        return NULL;
-    }
-    PyObject *records = ((UndoLog *)timeline->undo)->records;
-    Record *record = (Record *)first_after(records, offsetof(Record, tick), entry->tick);
-    Written *first = record == NULL ? (Written *)first_after(timeline->log, offsetof(Written, tick), entry->tick) : NULL;
-    Py_XINCREF(record);
-    Py_XINCREF(first);
-    ledger_unlock((Ledger *)timeline->ledger);
-    PyObject *value = NULL;
-    if (record != NULL && missing(record->elements) && PyBytes_CheckExact(record->old)
-        && PyObject_RichCompareBool(record->layout, entry->layout, Py_EQ) == 1)
-    {
-        value = healed_value(entry, record);
-    }
-    else if (first != NULL && !PyErr_Occurred()) {
-        value = spared_value(entry, first);
-    }
+    Record *record;
+    Written *first;
+    what_happened(entry, &record, &first);
+    PyObject *value = record != NULL ? healed_value(entry, record) : first != NULL ? spared_value(entry, first, now) : NULL;
     Py_XDECREF(record);
     Py_XDECREF(first);
     return value;
 }
 
+/* To Python: the saved bytes as they were, where one Record holds them all; None where it must look itself. */
+PyObject *
+exact_value(PyObject *Py_UNUSED(module), PyObject *saved)
+{
+    Entry *entry = (Entry *)saved;
+    if (!PyObject_TypeCheck(saved, EntryType) || missing(entry->timeline) || missing(entry->layout) || overridden == NULL)
+    {
+        Py_RETURN_NONE;
+    }
+    Record *record;
+    Written *first;
+    what_happened(entry, &record, &first);
+    PyObject *value = record == NULL ? NULL : restored(entry, record);
+    Py_XDECREF(record);
+    Py_XDECREF(first);
+    return value != NULL || PyErr_Occurred() ? value : Py_NewRef(Py_None);
+}
+
+/* To Python: whether two tensors of the same grid hold the same bytes; None where it must look itself. */
+PyObject *
+same_bytes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    DLTensor a, b;
+    if (nargs != 2 || !facts_of(args[0], &a) || !facts_of(args[1], &b) || !readable(&a) || !readable(&b)) {
+        Py_RETURN_NONE;
+    }
+    size_t bytes = (size_t)item_of(&a), all = (size_t)a.ndim * sizeof(int64_t);
+    if (a.ndim != b.ndim || memcmp(&a.element, &b.element, sizeof(a.element)) || memcmp(a.shape, b.shape, all)) {
+        Py_RETURN_NONE;
+    }
+    for (int d = a.ndim - 1; d >= 0; d--) {
+        if (a.shape[d] != 1 && ((size_t)a.strides[d] * (size_t)item_of(&a) != bytes || a.strides[d] != b.strides[d])) {
+            Py_RETURN_NONE;
+        }
+        bytes *= (size_t)a.shape[d];
+    }
+    return PyBool_FromLong(bytes == 0 || memcmp(a.data, b.data, bytes) == 0);
+}
+
 PyObject *
 know_values(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject **kept[] = {&storage_of, &storage_bytes, &is_neg,    &is_conj,
-                         &empty_like, &address_of,    &nbytes_of, &overridden};
-    Name names[] = {{&healed, "healed"}, {&spared, "spared"}};
+    PyObject **kept[] = {&is_neg, &is_conj, &overridden};
+    Name names[] = {{&healed, "healed"}, {&spared, "spared"}, {&is_complex, "is_complex"}};
     return INTERN(names) < 0 ? NULL : keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }

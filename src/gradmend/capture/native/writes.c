@@ -5,33 +5,42 @@
 
 #define MOST_BYTES (1 << 14) /* what is copied here; more is torch's to copy, on all its threads */
 #define MOST_WRITES 8192     /* as entries.py */
+#define FEW 16               /* Records to look at one by one */
 
 /* What Python hands over once. */
-static PyObject *WrittenClass, *RecordClass, *storage_of, *storage_ptr, *storage_bytes, *is_cpu, *detach, *getitem,
+static PyObject *WrittenClass, *RecordClass, *is_cpu, *detach, *getitem,
     *escapes, *keep;
 /* Names. */
-static PyObject *cdata, *resizable, *known, *check_budget, *reorder, *data_word;
+static PyObject *known, *check_budget, *reorder, *data_word, *hides;
 
 /* --------------------------------------------------------------------------------------------------------- keeping */
 
 /* Whether a Record of this very region, made since the newest Save, leaves nothing for another to serve. */
 static int
-hidden(Timeline *timeline, PyObject *series)
+hidden(Timeline *timeline, PyObject *layout)
 {
-    for (Py_ssize_t i = PyList_GET_SIZE(series) - 1; i >= 0; i--) {
-        Record *record = (Record *)PyList_GET_ITEM(series, i);
+    PyObject *records = ((UndoLog *)timeline->undo)->records;
+    Py_ssize_t n = PyList_GET_SIZE(records), end = n > FEW ? n - FEW : 0;
+    for (Py_ssize_t i = n - 1; i >= end; i--) {
+        Record *record = (Record *)PyList_GET_ITEM(records, i);
         if (record->tick <= timeline->newest) {
             return 0;
         }
-        if (missing(record->elements)) {
+        if (missing(record->elements) && same_layout(record->layout, layout)) {
             return 1;
         }
     }
-    return 0;
+    if (end == 0) {
+        return 0;
+    }
+    PyObject *newest = PyLong_FromLongLong(timeline->newest);
+    int found = newest == NULL ? -1 : truth(PyObject_CallMethodObjArgs(timeline->undo, hides, layout, newest, NULL));
+    Py_XDECREF(newest);
+    return found;
 }
 
 static int
-add_record(UndoLog *undo, PyObject *series, Written *written, PyObject *old)
+add_record(UndoLog *undo, Written *written, PyObject *old)
 {
     Record *record = (Record *)untracked((PyTypeObject *)RecordClass);
     if (record == NULL) {
@@ -42,23 +51,10 @@ add_record(UndoLog *undo, PyObject *series, Written *written, PyObject *old)
     record->old = Py_NewRef(old);
     record->tick = written->tick;
     record->nbytes = written->kept = PyBytes_GET_SIZE(old);
-    int failed = PyList_Append(undo->records, (PyObject *)record) < 0;
-    if (!failed && series != NULL) {
-        failed = PyList_Append(series, (PyObject *)record) < 0;
-    }
-    else if (!failed) {
-        PyObject *first = PyList_New(1);
-        failed = first == NULL;
-        if (!failed) {
-            PyList_SET_ITEM(first, 0, Py_NewRef(record));
-            PyObject_GC_UnTrack(first); /* it will hold Records only, which lead nowhere */
-            failed = PyDict_SetItem(undo->series, written->layout, first) < 0;
-            Py_DECREF(first);
-        }
-    }
     undo->nbytes += record->nbytes;
+    int failed = PyList_Append(undo->records, (PyObject *)record);
     Py_DECREF(record);
-    return failed ? -1 : 0;
+    return failed;
 }
 
 /* Where its storage begins; 0 where it can't be read. */
@@ -73,7 +69,7 @@ memory_of(PyObject *tensor, PyObject *storage, const Grid *grid, const char **me
     if (near <= 0) {
         return near;
     }
-    if (number(PyObject_CallOneArg(storage_ptr, storage), &address) < 0) {
+    if (address_in(storage, &address) < 0) {
         return -1;
     }
     *memory = (const char *)(Py_ssize_t)address;
@@ -92,9 +88,9 @@ keep_plainly(Timeline *timeline, PyObject *storage, PyObject *tensor, Written *w
     if (met <= 0) {
         return met < 0 ? -1 : lo >= index->hi || hi <= index->lo;
     }
-    PyObject *series = PyDict_GetItemWithError(undo->series, written->layout);
-    if (series == NULL ? PyErr_Occurred() != NULL : hidden(timeline, series)) {
-        return series == NULL ? -1 : 1;
+    int served = hidden(timeline, written->layout);
+    if (served) {
+        return served;
     }
     if (!dense || hi - lo > MOST_BYTES) {
         return 0;
@@ -104,7 +100,7 @@ keep_plainly(Timeline *timeline, PyObject *storage, PyObject *tensor, Written *w
     if (near <= 0) {
         return near;
     }
-    if (number(PyObject_CallOneArg(storage_bytes, storage), &there) < 0) {
+    if (bytes_in(storage, &there) < 0) {
         return -1;
     }
     if (there < hi) {
@@ -114,7 +110,7 @@ keep_plainly(Timeline *timeline, PyObject *storage, PyObject *tensor, Written *w
     if (old == NULL) {
         return -1;
     }
-    int failed = add_record(undo, series, written, old);
+    int failed = add_record(undo, written, old);
     Py_DECREF(old);
     return failed < 0 ? -1 : 1;
 }
@@ -144,11 +140,11 @@ new_written(Ledger *ledger, PyObject *op, PyObject *layout)
 {
     PyObject *raw = walk(1);
     Written *written = raw == NULL ? NULL : (Written *)untracked((PyTypeObject *)WrittenClass);
-    if (written == NULL || tick_of(ledger, &written->tick) < 0) {
+    if (written == NULL) {
         Py_XDECREF(raw);
-        Py_XDECREF(written);
         return NULL;
     }
+    written->tick = tick_of(ledger);
     written->raw = raw;
     written->op = Py_NewRef(op);
     written->how = Py_NewRef(data_word);
@@ -202,7 +198,6 @@ begin(Ledger *ledger, Timeline *timeline, Begun *begun, PyObject *op, PyObject *
     begun->written = (Written *)Py_NewRef(written);
     done = 1;
 end:
-    grid_clear(&grid);
     Py_XDECREF(layout);
     Py_XDECREF(written);
     return done;
@@ -211,8 +206,7 @@ end:
 static int
 find_and_begin(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObject *key)
 {
-    PyObject *storage = PyObject_CallOneArg(storage_of, tensor);
-    PyObject *at = storage == NULL ? NULL : PyObject_GetAttr(storage, cdata);
+    PyObject *storage = storage_of(tensor), *at = storage == NULL ? NULL : key_in(storage);
     if (at == NULL) {
         PyErr_Clear(); /* no memory of its own: Python knows what that means */
         Py_XDECREF(storage);
@@ -223,7 +217,7 @@ find_and_begin(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyO
     Py_DECREF(at);
     if (timeline == NULL) {
         /* Nobody needs it, unless others may lie over the same memory. */
-        int own = PyErr_Occurred() ? -1 : truth(PyObject_CallMethodNoArgs(storage, resizable));
+        int own = PyErr_Occurred() ? -1 : is_its_own(storage);
         int handed_out = own < 0 ? -1 : truth(PyObject_GetAttr(escapes, known));
         done = handed_out < 0 ? -1 : own && !handed_out;
     }
@@ -243,9 +237,10 @@ write_begins(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyObj
     if (WrittenClass == NULL) {
         return 0;
     }
-    if ((PyList_GET_SIZE(ledger->dead) && ledger_bury(ledger) < 0) || ledger_lock(ledger) < 0) {
+    if (PyList_GET_SIZE(ledger->dead) && ledger_bury(ledger) < 0) {
         return -1;
     }
+    ledger_lock(ledger);
     int done = on_roll(ledger->fresh) ? ledger_settle(ledger) : 0;
     if (done == 0) {
         done = find_and_begin(ledger, begun, op, tensor, key);
@@ -300,11 +295,9 @@ write_ended(Ledger *ledger, Begun *begun)
     }
     PyObject *kind, *error, *trace; /* of the write itself */
     PyErr_Fetch(&kind, &error, &trace);
-    int failed = ledger_lock(ledger) < 0;
-    if (!failed) {
-        failed = (on_roll(ledger->fresh) && ledger_settle(ledger) < 0) || credit(ledger, begun->timeline, begun) < 0;
-        ledger_unlock(ledger);
-    }
+    ledger_lock(ledger);
+    int failed = (on_roll(ledger->fresh) && ledger_settle(ledger) < 0) || credit(ledger, begun->timeline, begun) < 0;
+    ledger_unlock(ledger);
     Py_DECREF(begun->timeline);
     Py_DECREF(begun->written);
     if (kind != NULL) {
@@ -316,8 +309,7 @@ write_ended(Ledger *ledger, Begun *begun)
 PyObject *
 know_writes(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject **kept[] = {&WrittenClass, &RecordClass, &storage_of, &storage_ptr, &storage_bytes,
-                         &is_cpu,       &detach,      &getitem,    &escapes,     &keep};
+    PyObject **kept[] = {&WrittenClass, &RecordClass, &is_cpu, &detach, &getitem, &escapes, &keep};
     return keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }
 
@@ -325,8 +317,8 @@ int
 writes_ready(void)
 {
     Name names[] = {
-        {&cdata, "_cdata"},  {&resizable, "resizable"}, {&known, "known"}, {&check_budget, "_check_budget"},
-        {&reorder, "_reorder"}, {&data_word, "data"},
+        {&known, "known"}, {&check_budget, "_check_budget"},
+        {&reorder, "_reorder"}, {&data_word, "data"}, {&hides, "hides"},
     };
     if (INTERN(names) < 0) {
         return -1;

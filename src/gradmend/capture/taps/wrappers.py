@@ -41,7 +41,6 @@ if compiled is not None:
         _Base.__dict__["is_leaf"],
         _Base._is_view,
         torch.is_grad_enabled,
-        _Base.untyped_storage,
     )
 
 

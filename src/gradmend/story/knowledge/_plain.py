@@ -7,6 +7,7 @@ nothing, so for the common ones the helper's meaning is written out. A test eval
 from __future__ import annotations
 
 import re
+from functools import cache
 
 # By node, then by the input whose gradient it is: Python over the saved names and `grad`, else words.
 PLAIN: dict[str, dict[str, str]] = {
@@ -114,6 +115,7 @@ def why_needed(
     return inputs, f"as `{_swept(text)}`"
 
 
+@cache
 def _quoted(formula: str) -> str:
     """Code in backticks, words as they are."""
     try:
