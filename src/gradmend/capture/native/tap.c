@@ -28,7 +28,6 @@ typedef struct {
     PyObject *told;       /* the recorder's ear in Python */
     PyObject *op, *how;   /* for the record */
     int writes;           /* of the enum */
-    objobjargproc store;  /* of ITEM, torch's own without its wrapper */
     PyObject *dict, *weakrefs;
 } Tap;
 
@@ -80,13 +79,24 @@ aliased(PyObject *const *args, Py_ssize_t nargs)
     return found;
 }
 
+/* What `t[key] = value` calls, without its wrapper. */
 static PyObject *
-call_original(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+set_item(PyObject *original, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    if (tap->store == NULL || PyVectorcall_NARGS(nargsf) != 3 || kwnames != NULL) {
-        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
+    if (PyVectorcall_NARGS(nargsf) != 3 || kwnames != NULL) {
+        return PyObject_Vectorcall(original, args, nargsf, kwnames);
     }
-    return tap->store(args[0], args[1], args[2]) < 0 ? NULL : Py_NewRef(Py_None);
+    objobjargproc store = PyDescr_TYPE(original)->tp_as_mapping->mp_ass_subscript;
+    return store(args[0], args[1], args[2]) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static vectorcallfunc
+way_to(PyObject *original, int writes)
+{
+    if (Py_IS_TYPE(original, &PyMethodDescr_Type)) {
+        return PyVectorcall_Function(original);
+    }
+    return writes == ITEM && Py_IS_TYPE(original, &PyWrapperDescr_Type) ? set_item : PyObject_Vectorcall;
 }
 
 /* The ledger's side of a call. NULL without an error: Python must see it. */
@@ -104,14 +114,14 @@ Tap_entered(Tap *tap, PyObject *const *args, size_t nargsf, PyObject *kwnames)
         return NULL;
     }
     if (!saves) {
-        return call_original(tap, args, nargsf, kwnames);
+        return tap->pass(tap->original, args, nargsf, kwnames);
     }
     Begun begun;
     int begins = write_begins(ledger, &begun, tap->op, args[0], item ? args[1] : NULL);
     if (begins <= 0) {
         return NULL;
     }
-    PyObject *out = call_original(tap, args, nargsf, kwnames);
+    PyObject *out = tap->pass(tap->original, args, nargsf, kwnames);
     if (write_ended(ledger, &begun) < 0) {
         Py_CLEAR(out);
     }
@@ -225,7 +235,7 @@ Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (tap != NULL) {
         tap->call = Tap_call;
         tap->original = Py_NewRef(original);
-        tap->pass = Py_IS_TYPE(original, &PyMethodDescr_Type) ? PyVectorcall_Function(original) : PyObject_Vectorcall;
+        tap->pass = way_to(original, writes);
         tap->slow = Py_NewRef(slow);
         tap->op = Py_NewRef(op);
         tap->how = Py_NewRef(how);
@@ -233,9 +243,6 @@ Tap_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         tap->overridden = Py_NewRef(overridden);
         tap->told = Py_NewRef(told);
         tap->writes = writes;
-        if (writes == ITEM && Py_IS_TYPE(original, &PyWrapperDescr_Type)) {
-            tap->store = PyDescr_TYPE(original)->tp_as_mapping->mp_ass_subscript;
-        }
     }
     return (PyObject *)tap;
 }
