@@ -18,6 +18,7 @@ import torch
 from torch._C import TensorBase as _Base
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gradmend.capture import fields
 from gradmend.capture.edited import Edit, Key, next_number
 from gradmend.capture.entries import Written
 from gradmend.capture.regions import Layout, layout_of, physical
@@ -66,14 +67,12 @@ class Handed:
         self.storage = _storage_of(now)._cdata
 
 
-class _State:
+class _State(fields.Edits):
     def __init__(self) -> None:
         self.on = 0
-        self.aliases: dict[int, _Alias] = {}
-        self.pending: list[weakref.ref[Edit]] = []
-        self.handed: list[weakref.ref[Handed]] = []
-        self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running
-        self.leaf_writes: list[tuple[torch.Tensor, Written]] = []
+        self.aliases = {}
+        self.pending, self.handed = [], []
+        self.inputs, self.leaf_writes = [], []
 
 
 state = _State()

@@ -11,13 +11,12 @@ from gradmend.capture.sites import Raw, raw_here
 
 _MARK = "_gradmend_escape"
 _address = torch._C.TensorBase.data_ptr
-known = False  # whether any was ever handed out while we looked
+known: set[str] = set()  # how any was ever handed out while we looked
 
 
 def note(storage: torch.UntypedStorage, how: str) -> Raw:
     """Remember the line that handed this memory out (the first one stays)."""
-    global known
-    known = True
+    known.add(how)
     site: Raw | None = getattr(storage, _MARK, None)
     if site is None:
         site = raw_here(3)

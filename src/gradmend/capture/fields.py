@@ -14,7 +14,7 @@ import torch
 from gradmend.capture.fast import compiled
 
 if TYPE_CHECKING:
-    from gradmend.capture import entries, ledger, regions, verdict
+    from gradmend.capture import edited, edits, entries, ledger, regions, verdict
     from gradmend.capture.rolls import Roll
     from gradmend.capture.sites import Raw
     from gradmend.heal import undo
@@ -123,6 +123,14 @@ if TYPE_CHECKING or compiled is None:
         _indexed: int
         _shadow: undo.Shadow | None
 
+    class Edits:
+        on: int  # how many contexts listen
+        aliases: dict[int, edits._Alias]
+        pending: list[weakref.ref[edited.Edit]]
+        handed: list[weakref.ref[edits.Handed]]
+        inputs: list[list[torch.Tensor]]  # of the custom forwards that are running
+        leaf_writes: list[tuple[torch.Tensor, entries.Written]]
+
     class Layout(NamedTuple):
         lo: int  # bounds, in bytes
         hi: int
@@ -143,5 +151,5 @@ if TYPE_CHECKING or compiled is None:
 
 else:
     Ledger, Timeline, Entry, Written = compiled.Ledger, compiled.Timeline, compiled.Entry, compiled.Written
-    Counter, Record = compiled.Counter, compiled.Record
+    Counter, Record, Edits = compiled.Counter, compiled.Record, compiled.Edits
     UndoLog, Layout, LayoutIndex = compiled.UndoLog, compiled.Layout, compiled.LayoutIndex

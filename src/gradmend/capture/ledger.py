@@ -364,7 +364,7 @@ if compiled is not None:
         _Base.__dict__["is_cpu"],
         _detach,
         _Base.__getitem__,
-        escapes,
+        escapes.known,
         keep,
     )
 

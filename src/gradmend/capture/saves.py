@@ -66,7 +66,7 @@ if compiled is not None:
         LEDGER,
         _local,
         _asleep,
-        escapes,
+        escapes.known,
         backwards.running,
         torch._C.TensorBase.detach,
         _current_node,

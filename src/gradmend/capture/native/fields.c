@@ -69,6 +69,7 @@ empty(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs)
 #define Record_new empty
 #define UndoLog_new empty
 #define LayoutIndex_new empty
+#define Edits_new empty
 
 static PyObject *
 Entry_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
@@ -103,6 +104,7 @@ FREE(Counter, carrier, base)
 FREE(Record, written, elements)
 FREE(UndoLog, records, shadow)
 FREE(LayoutIndex, counts, classes)
+FREE(Edits, aliases, leaf_writes)
 
 static PyMemberDef Ledger_members[] = {
     OBJECT(Ledger, timelines), OBJECT(Ledger, fresh), OBJECT(Ledger, awake), OBJECT(Ledger, dead),
@@ -140,6 +142,10 @@ static PyMemberDef LayoutIndex_members[] = {
     PRIVATE(LayoutIndex, T_OBJECT, gone), PRIVATE(LayoutIndex, T_OBJECT, classes), NUMBER(LayoutIndex, lo),
     NUMBER(LayoutIndex, hi), WEAKLY(LayoutIndex),
 };
+static PyMemberDef Edits_members[] = {
+    OBJECT(Edits, aliases), OBJECT(Edits, pending), OBJECT(Edits, handed), OBJECT(Edits, inputs),
+    OBJECT(Edits, leaf_writes), NUMBER(Edits, on), WEAKLY(Edits),
+};
 
 TYPE(Ledger);
 TYPE(Timeline);
@@ -149,6 +155,7 @@ TYPE(Counter);
 TYPE(Record);
 TYPE(UndoLog);
 TYPE(LayoutIndex);
+TYPE(Edits);
 
 int
 fields_ready(PyObject *module)
@@ -163,6 +170,7 @@ fields_ready(PyObject *module)
         {&LedgerType, &Ledger_spec},   {&TimelineType, &Timeline_spec}, {&EntryType, &Entry_spec},
         {&WrittenType, &Written_spec}, {&CounterType, &Counter_spec},   {&RecordType, &Record_spec},
         {&UndoLogType, &UndoLog_spec}, {&LayoutIndexType, &LayoutIndex_spec},
+        {&EditsType, &Edits_spec},
     };
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
         if ((*types[i].type = (PyTypeObject *)PyType_FromSpec(types[i].spec)) == NULL

@@ -70,10 +70,16 @@ typedef struct {
     long long lo, hi;
 } LayoutIndex;
 
+typedef struct {
+    HEAD
+    PyObject *aliases, *pending, *handed, *inputs, *leaf_writes;
+    long long on;
+} Edits;
+
 PyObject *untracked(PyTypeObject *type); /* a new one, with nothing in it */
 
 extern PyTypeObject *LedgerType, *TimelineType, *EntryType, *WrittenType, *CounterType, *RecordType, *UndoLogType,
-    *LayoutIndexType, RollType;
+    *LayoutIndexType, *EditsType, RollType;
 
 /* Whom a weak reference leads to, as a new reference; NULL when it is gone, or there is none. */
 static inline PyObject *

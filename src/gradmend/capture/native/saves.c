@@ -8,9 +8,9 @@
 static PyTypeObject *EntryClass = NULL, *Tensor = NULL;
 static Ledger *ledger;
 /* What Python hands over once. */
-static PyObject *local, *asleep, *escapes, *running, *detach, *current_node, *slow_pack, *slow_unpack, *visit;
+static PyObject *local, *asleep, *handed_out, *running, *detach, *current_node, *slow_pack, *slow_unpack, *visit;
 /* Names. */
-static PyObject *scopes, *sequence_nr, *paranoid, *saves, *look, *known, *ask;
+static PyObject *scopes, *sequence_nr, *paranoid, *saves, *look, *ask;
 
 /* The innermost scope of this thread, borrowed; NULL where Python must look. */
 static PyObject *
@@ -45,7 +45,7 @@ suspicious(PyObject *storage, PyObject *scope)
         return own < 0 ? -1 : 1;
     }
     int wary = truth(PyObject_GetAttr(scope, paranoid));
-    return wary ? wary : truth(PyObject_GetAttr(escapes, known));
+    return wary ? wary : PySet_GET_SIZE(handed_out) > 0;
 }
 
 PyObject *
@@ -169,7 +169,7 @@ PyObject *
 know_saves(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *kind, *plain, *entries, *given[9];
-    PyObject **kept[9] = {&local,  &asleep,       &escapes,   &running,    &detach,
+    PyObject **kept[9] = {&local,  &asleep,       &handed_out,   &running,    &detach,
                           &current_node, &slow_pack, &slow_unpack, &visit};
     if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOO", &PyType_Type, &kind, &PyType_Type, &plain, LedgerType,
                           &entries, given, &PySet_Type, given + 1, given + 2, &PyList_Type, given + 3, given + 4,
@@ -192,7 +192,7 @@ saves_ready(void)
     Name names[] = {
         {&scopes, "scopes"},       {&sequence_nr, "_sequence_nr"},
         {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
-        {&known, "known"},       {&ask, "ask"},
+        {&ask, "ask"},
     };
     return INTERN(names);
 }

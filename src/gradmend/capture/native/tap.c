@@ -12,10 +12,9 @@ enum { NOTHING_PLAIN, FIRST_ARGUMENT, ITEM };
 static PyObject *word_listeners, *word_saves;
 /* What Python hands over once. */
 static Ledger *ledger;
+static Edits *edits;
 static PyTypeObject *Tensor;
-static PyObject *edits, *requires_grad, *is_leaf, *is_view, *grad_mode;
-/* Names. */
-static PyObject *on, *handed, *aliases, *inputs;
+static PyObject *requires_grad, *is_leaf, *is_view, *grad_mode;
 
 typedef struct {
     PyObject_HEAD
@@ -36,21 +35,19 @@ typedef struct {
 static int
 no_edit(PyObject *tensor, int grad)
 {
-    int armed = truth(PyObject_GetAttr(edits, on));
-    if (armed <= 0) {
-        return armed < 0 ? -1 : 1;
+    if (!edits->on) {
+        return 1;
     }
-    int out = truth(PyObject_GetAttr(edits, handed)), tracked = truth(get(requires_grad, tensor));
-    if (out || tracked < 0) {
-        return out < 0 || tracked < 0 ? -1 : 0;
+    int tracked = truth(get(requires_grad, tensor));
+    if (tracked < 0 || PyList_GET_SIZE(edits->handed)) {
+        return tracked < 0 ? -1 : 0;
     }
     if (tracked && grad) {
         return 1;
     }
     int view = truth(PyObject_CallOneArg(is_view, tensor));
-    int more = truth(PyObject_GetAttr(edits, tracked ? inputs : aliases));
-    if (view || more) {
-        return view < 0 || more < 0 ? -1 : 0;
+    if (view || (tracked ? PyList_GET_SIZE(edits->inputs) : PyDict_GET_SIZE(edits->aliases))) {
+        return view < 0 ? -1 : 0;
     }
     return tracked ? truth(get(is_leaf, tensor)) : 1;
 }
@@ -276,28 +273,26 @@ PyTypeObject TapType = {
 PyObject *
 know_taps(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *entries, *kind, *given[5];
-    PyObject **kept[5] = {&edits, &requires_grad, &is_leaf, &is_view, &grad_mode};
-    if (!PyArg_ParseTuple(args, "O!O!OOOOO", LedgerType, &entries, &PyType_Type, &kind, given, given + 1, given + 2,
-                          given + 3, given + 4))
+    PyObject *entries, *state, *kind, *given[4];
+    PyObject **kept[4] = {&requires_grad, &is_leaf, &is_view, &grad_mode};
+    if (!PyArg_ParseTuple(args, "O!O!O!OOOO", LedgerType, &entries, &PyType_Type, &kind, EditsType, &state, given,
+                          given + 1, given + 2, given + 3))
     {
         return NULL;
     }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 4; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     Py_XSETREF(Tensor, (PyTypeObject *)Py_NewRef(kind));
     Py_XSETREF(ledger, (Ledger *)Py_NewRef(entries));
+    Py_XSETREF(edits, (Edits *)Py_NewRef(state));
     Py_RETURN_NONE;
 }
 
 int
 tap_ready(void)
 {
-    Name names[] = {
-        {&word_listeners, "listeners"}, {&word_saves, "saves"}, {&on, "on"},       {&handed, "handed"},
-        {&aliases, "aliases"},          {&inputs, "inputs"},
-    };
+    Name names[] = {{&word_listeners, "listeners"}, {&word_saves, "saves"}};
     if (INTERN(names) < 0) {
         return -1;
     }

@@ -2,8 +2,6 @@
 
 #include "ledger.h"
 
-#define MOST_WAITING 32 /* as entries.py */
-#define MOST_DEAD 512
 #define FEW_BYTES (1 << 16) /* as undo.py */
 #define FEW_RECORDS 1024
 
@@ -128,7 +126,9 @@ timeline_settle(Timeline *timeline)
             return -1;
         }
     }
-    if (PyList_SetSlice(timeline->gone, 0, PyList_GET_SIZE(timeline->gone), NULL) < 0) {
+    if (PyList_GET_SIZE(timeline->gone)
+        && PyList_SetSlice(timeline->gone, 0, PyList_GET_SIZE(timeline->gone), NULL) < 0)
+    {
         return -1;
     }
     Entry *entry;
@@ -187,40 +187,58 @@ close_timeline(Ledger *ledger, Timeline *timeline)
     return failed || PyErr_Occurred() ? -1 : 0;
 }
 
-/* Take dead Saves out. May run in a destructor, so it never waits nor re-enters. */
-int
-ledger_bury(Ledger *ledger)
+/* What a dead Save leaves behind, under the lock. */
+static int
+bury_one(Ledger *ledger, Timeline *timeline, PyObject *layout)
 {
-    if (ledger->busy) {
-        return 0;
-    }
-    if (!lock_take((Lock *)ledger->lock, 0)) {
+    return forget(timeline, layout) < 0 || (living(timeline) == 0 && close_timeline(ledger, timeline) < 0) ? -1 : 0;
+}
+
+/* The lock, or 0: this may run in a destructor, so it never waits nor re-enters. */
+static int
+begin_burial(Ledger *ledger)
+{
+    if (ledger->busy || !lock_take((Lock *)ledger->lock, 0)) {
         return 0;
     }
     ledger->busy++;
+    return 1;
+}
+
+static int
+end_burial(Ledger *ledger, int failed)
+{
+    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0 && on_roll(ledger->fresh) == 0) {
+        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
+        failed = none == NULL ? -1 : 0;
+        Py_XDECREF(none);
+    }
+    ledger_unlock(ledger);
+    return failed;
+}
+
+/* Take dead Saves out. */
+int
+ledger_bury(Ledger *ledger)
+{
+    if (!begin_burial(ledger)) {
+        return 0;
+    }
     int failed = 0;
     while (PyList_GET_SIZE(ledger->dead) && !failed) {
         PyObject *batch = PyList_GetSlice(ledger->dead, 0, PyList_GET_SIZE(ledger->dead));
         if (batch == NULL || PyList_SetSlice(ledger->dead, 0, PyList_GET_SIZE(batch), NULL) < 0) {
             Py_XDECREF(batch);
-            failed = 1;
+            failed = -1;
             break;
         }
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(batch) && !failed; i++) {
             PyObject *death = PyList_GET_ITEM(batch, i);
-            Timeline *timeline = (Timeline *)PyTuple_GET_ITEM(death, 0);
-            failed = forget(timeline, PyTuple_GET_ITEM(death, 1)) < 0
-                     || (living(timeline) == 0 && close_timeline(ledger, timeline) < 0);
+            failed = bury_one(ledger, (Timeline *)PyTuple_GET_ITEM(death, 0), PyTuple_GET_ITEM(death, 1));
         }
         Py_DECREF(batch);
     }
-    if (!failed && PyDict_GET_SIZE(ledger->timelines) == 0 && on_roll(ledger->fresh) == 0) {
-        PyObject *none = PyObject_CallMethodNoArgs((PyObject *)ledger, doze);
-        failed = none == NULL;
-        Py_XDECREF(none);
-    }
-    ledger_unlock(ledger);
-    return failed ? -1 : 0;
+    return end_burial(ledger, failed ? -1 : 0);
 }
 
 int
@@ -231,20 +249,14 @@ entry_died(Entry *entry)
         return 0;
     }
     Ledger *ledger = (Ledger *)timeline->ledger;
-    PyObject *death = PyTuple_Pack(2, timeline, missing(entry->layout) ? Py_None : entry->layout);
+    PyObject *layout = missing(entry->layout) ? Py_None : entry->layout;
+    if (PyList_GET_SIZE(ledger->dead) == 0 && begin_burial(ledger)) {
+        return end_burial(ledger, bury_one(ledger, timeline, layout));
+    }
+    PyObject *death = PyTuple_Pack(2, timeline, layout);
     int failed = death == NULL || PyList_Append(ledger->dead, death) < 0;
     Py_XDECREF(death);
-    if (failed) {
-        return -1;
-    }
-    /* A storage that was written has memory waiting to be freed; else the next Write tidies up. */
-    Py_ssize_t waiting = PyList_GET_SIZE(ledger->dead);
-    if (waiting > MOST_DEAD
-        || (PyList_GET_SIZE(timeline->counters) && (waiting > MOST_WAITING || waiting >= living(timeline))))
-    {
-        return ledger_bury(ledger);
-    }
-    return 0;
+    return failed ? -1 : ledger_bury(ledger);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- to Python */

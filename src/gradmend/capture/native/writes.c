@@ -9,9 +9,9 @@
 
 /* What Python hands over once. */
 static PyObject *WrittenClass, *RecordClass, *is_cpu, *detach, *getitem,
-    *escapes, *keep;
+    *handed_out, *keep;
 /* Names. */
-static PyObject *known, *check_budget, *reorder, *data_word, *hides;
+static PyObject *check_budget, *reorder, *data_word, *hides;
 
 /* --------------------------------------------------------------------------------------------------------- keeping */
 
@@ -218,8 +218,7 @@ find_and_begin(Ledger *ledger, Begun *begun, PyObject *op, PyObject *tensor, PyO
     if (timeline == NULL) {
         /* Nobody needs it, unless others may lie over the same memory. */
         int own = PyErr_Occurred() ? -1 : is_its_own(storage);
-        int handed_out = own < 0 ? -1 : truth(PyObject_GetAttr(escapes, known));
-        done = handed_out < 0 ? -1 : own && !handed_out;
+        done = own < 0 ? -1 : own && PySet_GET_SIZE(handed_out) == 0;
     }
     else {
         Py_INCREF(timeline);
@@ -309,7 +308,7 @@ write_ended(Ledger *ledger, Begun *begun)
 PyObject *
 know_writes(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject **kept[] = {&WrittenClass, &RecordClass, &is_cpu, &detach, &getitem, &escapes, &keep};
+    PyObject **kept[] = {&WrittenClass, &RecordClass, &is_cpu, &detach, &getitem, &handed_out, &keep};
     return keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }
 
@@ -317,7 +316,7 @@ int
 writes_ready(void)
 {
     Name names[] = {
-        {&known, "known"}, {&check_budget, "_check_budget"},
+        {&check_budget, "_check_budget"},
         {&reorder, "_reorder"}, {&data_word, "data"}, {&hides, "hides"},
     };
     if (INTERN(names) < 0) {
