@@ -100,9 +100,8 @@ class Recorder:
         self.ring.append(Recorded(next(self.ticks), op, "data", raw_here(2), tensors))
 
     def writes(self) -> list[WriteRecord]:
-        calls = [
-            Recorded._make(call) for call in self.ring
-        ]  # compiled code leaves structs, which iterate as one of these
+        # Compiled code leaves structs, which iterate as a Recorded.
+        calls = [Recorded._make(call) for call in self.ring]
         return [WriteRecord(call, place) for call in calls for place in call.tensors]
 
 

@@ -99,7 +99,7 @@ layout_of = _layout_of
 if compiled is not None:
     _Base: Any = torch._C.TensorBase  # as above: the names on torch.Tensor may be tapped
     _shape, _dtype = (_Base.__dict__[name] for name in ("shape", "dtype"))
-    # One call for all that a tensor is; a torch before 2.10 has no such table.
+    # One call for all that a tensor is; an older torch has no such table.
     compiled.know_facts(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), _dtype, PLAIN)
     compiled.know_grids(_shape, _dtype, _Base.stride, _Base.storage_offset)
     compiled.know_layouts(_layout_of)
