@@ -235,5 +235,5 @@ class Timeline(fields.Timeline):
 
 if compiled is not None:
     _Base = torch._C.TensorBase
-    compiled.know_counters(_set_version, _Base.__dict__["_base"], Counter, PLAIN)
+    compiled.know_counters(_set_version, _Base.__dict__["_base"], Counter)
     compiled.know_timelines(_Base.__dict__["is_nested"], _NO_UNDO)

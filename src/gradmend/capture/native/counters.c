@@ -3,7 +3,7 @@
 #include "ledger.h"
 
 /* What Python hands over once. */
-static PyObject *set_version, *base_property, *CounterClass, *plain;
+static PyObject *set_version, *base_property, *CounterClass;
 
 int
 version_at(PyObject *tensor, long long *version)
@@ -50,7 +50,7 @@ base_of(Entry *entry)
     if (saved == NULL) {
         return NULL;
     }
-    if (PySet_Contains(plain, (PyObject *)Py_TYPE(saved)) != 1) {
+    if (!is_plain(saved)) {
         Py_DECREF(saved); /* of a class that would see us look */
         return NULL;
     }
@@ -131,12 +131,6 @@ uncredited(Entry *entry, long long now)
 PyObject *
 know_counters(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[4], **kept[4] = {&set_version, &base_property, &CounterClass, &plain};
-    if (!PyArg_ParseTuple(args, "OOOO!", given, given + 1, given + 2, &PyFrozenSet_Type, given + 3)) {
-        return NULL;
-    }
-    for (int i = 0; i < 4; i++) {
-        Py_XSETREF(*kept[i], Py_NewRef(given[i]));
-    }
-    Py_RETURN_NONE;
+    PyObject **kept[] = {&set_version, &base_property, &CounterClass};
+    return keep_all(args, kept, sizeof(kept) / sizeof(*kept));
 }

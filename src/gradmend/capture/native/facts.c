@@ -51,6 +51,18 @@ item_of(const DLTensor *facts)
     return (facts->element.bits * facts->element.lanes + 7) / 8;
 }
 
+int
+in_a_row(const DLTensor *facts, long long *count)
+{
+    int row = 1;
+    *count = 1;
+    for (int32_t i = facts->ndim; i-- > 0;) {
+        row &= facts->shape[i] == 1 || facts->strides == NULL || facts->strides[i] == *count;
+        *count *= facts->shape[i];
+    }
+    return row || *count == 0;
+}
+
 PyObject *
 dtype_in(PyObject *tensor, const DLTensor *facts)
 {

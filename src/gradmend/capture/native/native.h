@@ -46,6 +46,13 @@ number(PyObject *value, long long *into)
     return *into == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+/* An attribute, as its descriptor has it. */
+static inline PyObject *
+get(PyObject *property, PyObject *owner)
+{
+    return Py_TYPE(property)->tp_descr_get(property, owner, (PyObject *)Py_TYPE(owner));
+}
+
 /* Names of attributes and methods, made once. */
 typedef struct {
     PyObject **name;
@@ -105,6 +112,7 @@ is_plain(PyObject *tensor)
 int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor can't tell */
 int readable(const DLTensor *facts); /* whether its memory can be read from here */
 long long item_of(const DLTensor *facts);
+int in_a_row(const DLTensor *facts, long long *count); /* whether its elements lie so, and how many they are */
 PyObject *dtype_in(PyObject *tensor, const DLTensor *facts); /* borrowed */
 PyObject *know_facts(PyObject *module, PyObject *args);
 
@@ -128,7 +136,6 @@ PyObject *record_of(PyObject *op, PyObject *how, Py_ssize_t room); /* empty, for
 int record_adds(PyObject *record, PyObject *tensor);
 int record_steps(PyObject *record, PyObject *params); /* those in a list that have a gradient */
 int record_ends(PyObject *record, PyObject *append, PyObject *clock);
-PyObject *get(PyObject *property, PyObject *tensor); /* as a descriptor has it */
 PyObject *version_of(PyObject *tensor);
 PyObject *place(PyObject *module, PyObject *tensor);
 PyObject *places(PyObject *module, PyObject *params);

@@ -10,28 +10,9 @@
 static PyObject *is_contiguous, *data_ptr, *nbytes, *version, *gradient;
 
 PyObject *
-get(PyObject *property, PyObject *tensor)
-{
-    return Py_TYPE(property)->tp_descr_get(property, tensor, (PyObject *)Py_TYPE(tensor));
-}
-
-PyObject *
 version_of(PyObject *tensor)
 {
     return get(version, tensor);
-}
-
-/* Whether its elements lie in a row, and how many they are. */
-static int
-in_a_row(const DLTensor *facts, long long *count)
-{
-    int row = 1;
-    *count = 1;
-    for (int32_t i = facts->ndim; i-- > 0;) {
-        row &= facts->shape[i] == 1 || facts->strides == NULL || facts->strides[i] == *count;
-        *count *= facts->shape[i];
-    }
-    return row || *count == 0;
 }
 
 /* As attributes tell it. */

@@ -218,25 +218,19 @@ exact_value(PyObject *Py_UNUSED(module), PyObject *saved)
     return value != NULL || PyErr_Occurred() ? value : Py_NewRef(Py_None);
 }
 
-/* To Python: whether two tensors of the same grid hold the same bytes; None where it must look itself. */
+/* To Python: whether two tensors of one shape, without gaps, hold the same bytes; None where it must look itself. */
 PyObject *
 same_bytes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     DLTensor a, b;
-    if (nargs != 2 || !facts_of(args[0], &a) || !facts_of(args[1], &b) || !readable(&a) || !readable(&b)) {
+    long long count;
+    if (nargs != 2 || !facts_of(args[0], &a) || !facts_of(args[1], &b) || !readable(&a) || !readable(&b)
+        || a.ndim != b.ndim || memcmp(&a.element, &b.element, sizeof(a.element))
+        || memcmp(a.shape, b.shape, (size_t)a.ndim * sizeof(int64_t)) || !in_a_row(&a, &count) || !in_a_row(&b, &count))
+    {
         Py_RETURN_NONE;
     }
-    size_t bytes = (size_t)item_of(&a), all = (size_t)a.ndim * sizeof(int64_t);
-    if (a.ndim != b.ndim || memcmp(&a.element, &b.element, sizeof(a.element)) || memcmp(a.shape, b.shape, all)) {
-        Py_RETURN_NONE;
-    }
-    for (int d = a.ndim - 1; d >= 0; d--) {
-        if (a.shape[d] != 1 && ((size_t)a.strides[d] * (size_t)item_of(&a) != bytes || a.strides[d] != b.strides[d])) {
-            Py_RETURN_NONE;
-        }
-        bytes *= (size_t)a.shape[d];
-    }
-    return PyBool_FromLong(bytes == 0 || memcmp(a.data, b.data, bytes) == 0);
+    return PyBool_FromLong(memcmp(a.data, b.data, (size_t)(count * item_of(&a))) == 0);
 }
 
 PyObject *
