@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any, ClassVar
@@ -50,11 +52,49 @@ def generated(then: Callable[[], Any]) -> Any:
     return next(then() for _ in range(1))
 
 
+def awaited(then: Callable[[], Any]) -> Any:
+    async def inner() -> Any:
+        return then()
+
+    async def outer() -> Any:
+        return await inner()
+
+    with pytest.raises(StopIteration) as done:
+        outer().send(None)
+    return done.value.value
+
+
+def in_a_class(then: Callable[[], Any]) -> Any:
+    class Body:
+        found = then()
+
+    return Body.found
+
+
+def in_a_thread(then: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(then).result()
+
+
+def traced(then: Callable[[], Any]) -> Any:
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        return then()
+    finally:
+        sys.settrace(before)
+
+
 LINKS: dict[str, Callable[[Callable[[], Any]], Any]] = {
     "user": lambda then: then(),
     "ours": ours,
     "library": library,
     "generator": generated,
+    "coroutine": awaited,
+    "class body": in_a_class,
+    "called from C": lambda then: functools.reduce(lambda _, once: once(), [then], None),
+    "thread": in_a_thread,
+    "traced": traced,
 }
 
 

@@ -2,12 +2,12 @@
    like the one that it stands for, with that one's name, owner and documentation, so that whoever looks at it, pickles
    it or makes it an attribute of a class finds what torch made. */
 
-#include "native.h"
+#include "ledger.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
-static PyObject *word_listeners, *word_out, *word_on;
+static PyObject *word_listeners, *word_out;
 
 typedef struct {
     PyCFunctionObject base;
@@ -16,7 +16,7 @@ typedef struct {
     PyObject *awake;      /* the set of those who do */
     PyObject *overridden; /* whether one of the arguments, or a mode, does */
     PyObject *told;       /* the recorder's ear in Python */
-    PyObject *edits;      /* its `on` is whether edits are heard */
+    PyObject *edits;      /* the Edits, whose `on` is whether they are heard */
     PyObject *op, *how;   /* for the record */
     int first;            /* all it writes is its first argument */
     int uncounted;        /* it steps no counter, so that the recorder need not hear of it */
@@ -51,11 +51,8 @@ writes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnam
                                 : call_recorded(tap->original, tap->told, tap->op, tap->how, args, nargsf, NULL);
             }
         }
-        if (tap->uncounted) {
-            int heard = truth(PyObject_GetAttr(tap->edits, word_on));
-            if (heard <= 0) {
-                return heard < 0 ? NULL : PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
-            }
+        if (tap->uncounted && !((Edits *)tap->edits)->on) {
+            return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
         }
     }
     return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
@@ -135,8 +132,8 @@ Function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *original, *slow, *op, *how, *awake, *overridden, *told, *edits;
     int writing, first, uncounted;
-    if (!PyArg_ParseTuple(args, "O!OUUO!OOOppp", &PyCFunction_Type, &original, &slow, &op, &how, &PySet_Type, &awake,
-                          &overridden, &told, &edits, &writing, &first, &uncounted))
+    if (!PyArg_ParseTuple(args, "O!OUUO!OOO!ppp", &PyCFunction_Type, &original, &slow, &op, &how, &PySet_Type, &awake,
+                          &overridden, &told, EditsType, &edits, &writing, &first, &uncounted))
     {
         return NULL;
     }
@@ -232,7 +229,7 @@ PyTypeObject FunctionType = {
 int
 functions_ready(void)
 {
-    Name names[] = {{&word_listeners, "listeners"}, {&word_out, "out"}, {&word_on, "on"}};
+    Name names[] = {{&word_listeners, "listeners"}, {&word_out, "out"}};
     FunctionType.tp_base = &PyCFunction_Type; /* no constant for every compiler */
     return INTERN(names) < 0 ? -1 : PyType_Ready(&FunctionType);
 }

@@ -1,6 +1,7 @@
 /* The walk up the frames: sites.py has the same in Python, and says what it means. */
 
 #include "native.h"
+#include "frames.h"
 
 typedef struct {
     PyObject *code; /* borrowed: whoever told its owner keeps it for ever */
@@ -148,26 +149,15 @@ raw_of(const Stop *stops, Py_ssize_t n, Py_ssize_t users)
     return raw;
 }
 
-/* The frame above, in place of this one. */
-static PyFrameObject *
-above(PyFrameObject *frame)
-{
-    PyFrameObject *caller = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    return caller;
-}
-
 static Stop
-stop_at(PyFrameObject *frame)
+stop_at(Frame frame)
 {
-    Stop stop = {(PyObject *)PyFrame_GetCode(frame), PyFrame_GetLasti(frame)};
-    Py_DECREF(stop.code); /* the frame has it still */
-    return stop;
+    return (Stop){code_of(frame), lasti_of(frame)};
 }
 
 /* A walk under way: how far it has come, and the frame it is at. */
 typedef struct {
-    PyFrameObject *frame;
+    Frame frame;
     Py_ssize_t n, users;
     Stop stops[MOST_FRAMES];
 } Walk;
@@ -235,7 +225,7 @@ walk(long depth)
     }
     Walk way;
     way.n = way.users = 0;
-    way.frame = (PyFrameObject *)Py_XNewRef((PyObject *)PyEval_GetFrame());
+    way.frame = innermost();
     for (; way.frame != NULL && depth > 1; depth--) {
         way.frame = above(way.frame);
     }
@@ -243,7 +233,7 @@ walk(long depth)
     if (raw == NULL && explore(&way) == 0) {
         raw = raw_of(way.stops, way.n, way.users);
     }
-    Py_XDECREF(way.frame);
+    leave(way.frame);
     return raw;
 }
 
