@@ -8,6 +8,9 @@ import pytest
 import torch
 
 import gradmend
+from gradmend.capture import saves
+from gradmend.capture.taps import switch
+from gradmend.story.failures import diagnosing
 
 
 def conflict():
@@ -138,14 +141,30 @@ def test_backward_after_the_context():
 
 
 def test_an_exception_in_the_middle_leaves_nothing_behind():
-    from gradmend.capture import saves
-    from gradmend.capture.taps import switch
-
     with pytest.raises(ZeroDivisionError), gradmend.watch():
         torch.ones(3, requires_grad=True).exp()
         raise ZeroDivisionError
     assert not switch.armed() and saves.current() is None
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+
+
+@pytest.mark.parametrize("bug", [KeyError, KeyboardInterrupt])
+def test_a_story_that_fails_leaves_nothing_behind(bug, monkeypatch):
+    """What goes wrong in telling hides neither PyTorch's own error nor the way out."""
+
+    def failing(error):
+        raise bug("while it looked")
+
+    monkeypatch.setattr(diagnosing, "diagnose", failing)
+    plain = torch.Tensor.add_
+    with pytest.raises(bug if bug is KeyboardInterrupt else RuntimeError) as caught, gradmend.watch():
+        torch.ones(3, requires_grad=True).add_(1)
+    if bug is KeyError:
+        assert "leaf Variable" in str(caught.value)
+        assert caught.value.__notes__ == [
+            "gradmend could not explain this error: KeyError: 'while it looked'"
+        ]
+    assert torch.Tensor.add_ is plain and not switch.armed()
 
 
 def test_contexts_left_in_another_order():

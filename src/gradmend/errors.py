@@ -26,6 +26,11 @@ def attach(error: BaseException, conflict: Conflict, story: str) -> None:
     error.add_note(story)
 
 
+def unexplained(error: BaseException, ours: Exception) -> None:
+    """A mistake of ours must not take the place of the error that it should explain: it becomes a note of it."""
+    error.add_note(f"gradmend could not explain this error: {type(ours).__name__}: {ours}")
+
+
 def attached(error: BaseException) -> Conflict | None:
     """The conflict behind an exception, ours or PyTorch's own."""
     if isinstance(error, ConflictError):

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradmend.capture import backwards, branches, extras, recorder, stepping
 from gradmend.capture.taps import switch
-from gradmend.errors import attach, attached
+from gradmend.errors import attach, attached, unexplained
 from gradmend.model import Conflict
 
 _hearers = 0
@@ -110,6 +110,9 @@ def explain_forward(error: BaseException | None) -> None:
     from gradmend.story.failures.diagnosing import diagnose
     from gradmend.watching import words_of
 
-    conflict = diagnose(error)
-    if conflict is not None:
-        attach(error, conflict, words_of(conflict))
+    try:
+        conflict = diagnose(error)
+        if conflict is not None:
+            attach(error, conflict, words_of(conflict))
+    except Exception as ours:
+        unexplained(error, ours)

@@ -138,7 +138,12 @@ class Watching(ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        recording.explain_forward(error)
+        try:
+            recording.explain_forward(error)
+        finally:  # interrupted while it reads sources, too
+            self._close()
+
+    def _close(self) -> None:
         scope, teller = self._open.pop()
         teller.count()
         teller.closed = True

@@ -22,6 +22,7 @@ import torch.autograd.graph as graph
 from gradmend.capture.fast import compiled
 from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.capture.taps import caches
+from gradmend.errors import unexplained
 from gradmend.model import Frame, Site
 
 _Tensor = torch.Tensor
@@ -167,11 +168,10 @@ def _recorded(original: Callable[..., Any], t_outputs: Roots, *args: Any, **kwar
 
 
 def _hear(failed: Failed, call: BackwardCall, exc: BaseException, roots: Roots) -> None:
-    """An error of ours must not take the place of the one it should explain."""
     try:
         failed(call, exc, roots)
     except Exception as ours:
-        exc.add_note(f"gradmend could not explain this error: {type(ours).__name__}: {ours}")
+        unexplained(exc, ours)
 
 
 def disarm() -> None:
