@@ -7,10 +7,10 @@ unpack -> Ledger.ask(entry)         is it still what it was? The Scope's policy 
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from gradmend.capture import escapes, fields
 from gradmend.capture.entries import Entry, Timeline, Written
 from gradmend.capture.fast import compiled
 from gradmend.capture.keeping import keep
+from gradmend.capture.pieces import parts_of
 from gradmend.capture.regions import layout_of
 from gradmend.capture.rolls import Roll
 from gradmend.capture.sites import Raw, raw_here
@@ -48,7 +49,7 @@ class Ledger(fields.Ledger):
         self.fresh = Roll()
         self.awake = set()
         self.dead = []
-        self._clock = itertools.count(1)
+        self._clock = count(1)
         self.budgets = False
         self._lock = threading.RLock() if compiled is None else compiled.Lock()
         self._busy = 0
@@ -137,7 +138,7 @@ class Ledger(fields.Ledger):
         if self.dead:
             self.bury()
         token: Token | None = None
-        for t in targets:
+        for t in chain.from_iterable(map(parts_of, targets)):
             found = self._timeline_of(t, aliased)
             if found is None:
                 continue

@@ -17,7 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from gradmend.capture import backwards, escapes, stepping
 from gradmend.capture.fast import compiled
 from gradmend.capture.ledger import Entry, Scope
-from gradmend.capture.sites import raw_here
+from gradmend.capture.pieces import Pieces
+from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps.hub import LEDGER
 
 _C = torch._C._autograd
@@ -46,16 +47,25 @@ def _pack(t: torch.Tensor) -> Any:
         return t.detach()
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         stepping.wake()
-    return LEDGER.save(t, scopes[-1], raw_here(2))
+    return _save(t, scopes[-1], raw_here(2))
+
+
+def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Entry | Pieces:
+    if t.layout is not torch.strided:
+        try:
+            return Pieces(LEDGER, t, scope, raw)
+        except RuntimeError:
+            pass  # of a class or on a device that shows no parts
+    return LEDGER.save(t, scope, raw)
 
 
 def _unpack(packed: Any) -> torch.Tensor:
-    if type(packed) is Entry:
-        node = _current_node()
-        if node is not None:
-            backwards.visit(node, packed.raw)
-        return LEDGER.ask(packed)
-    return packed
+    if isinstance(packed, _Tensor):
+        return packed
+    node = _current_node()
+    if node is not None:
+        backwards.visit(node, packed.raw)
+    return packed.ask() if type(packed) is Pieces else LEDGER.ask(packed)
 
 
 _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack

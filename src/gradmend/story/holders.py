@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gradmend.capture.pieces import parts_of
 from gradmend.capture.sites import is_user
 
 _storage_of = torch._C.TensorBase.untyped_storage
@@ -58,8 +59,10 @@ def _names_in(frame: FrameType, key: int, shape: tuple[int, ...] | None) -> Iter
             if name.startswith("__"):
                 continue
             if isinstance(value, torch.Tensor):
-                # A view of the memory goes by other names too; only the tensor itself, or its transpose, is meant.
-                if sorted(shape_of(value) or ()) == sorted(shape or ()) and _lies_at(value, key):
+                # A view of the memory goes by other names too; only the tensor itself, its transpose, or the sparse
+                # tensor that it is a part of, is meant.
+                same = sorted(shape_of(value) or ()) == sorted(shape or ())
+                if (same or value.layout is not torch.strided) and _lies_at(value, key):
                     yield name
             elif isinstance(value, torch.nn.Module):
                 yield from _in_module(name, value, key)
@@ -80,6 +83,6 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _lies_at(tensor: Any, key: int) -> bool:
     try:
-        return bool(_storage_of(tensor)._cdata == key)
+        return any(_storage_of(part)._cdata == key for part in parts_of(tensor))
     except RuntimeError:
         return False

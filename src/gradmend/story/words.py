@@ -116,7 +116,7 @@ ADVICE: dict[str, str] = {
     "GM107": "use inplace=False there, or clone its input",
     "GM108": "use the table's .clone() on {saved}, or do the lookup first: max_norm renormalises the table in place",
     "GM110": "find the write between {saved} and backward(); under torch.compile or jit, try the code in eager mode",
-    "GM201": "write `{name}` out of place instead of through .data, so that autograd knows of it",
+    "GM201": "write `{name}` out of place: autograd sees no write through .data, nor one through memory that is shared",
     "GM202": "copy at the border: tensor.clone(), or array.copy() before torch.from_numpy",
     "GM203": "call step() after the last backward() that needs these parameters",
     "GM204": "assign new data after backward(), or build the update out of place",

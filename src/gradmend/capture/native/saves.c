@@ -75,13 +75,14 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
     storage = storage_of(tensor);
     int closer = storage == NULL ? -1 : suspicious(storage, scope);
     if (closer < 0) {
-        /* Sparse, wrapped: PyTorch's counter is all there is to go by. (A NotImplementedError is a RuntimeError.) */
+        /* Sparse, wrapped: Python knows what that means. (A NotImplementedError is a RuntimeError.) */
         if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
             goto error;
         }
         PyErr_Clear();
         Py_XDECREF(storage);
-        return (PyObject *)entry;
+        Py_DECREF(entry);
+        return PyObject_CallOneArg(slow_pack, tensor);
     }
     roll_add((Roll *)ledger->fresh, entry);
     if (PySet_Add(ledger->awake, saves) < 0) {
