@@ -44,6 +44,7 @@ SILENT = {"kind": "silent", "quiet": True}
         ("GM104", {"write_stack": (torch_frame("optim/sgd.py"), USER), "saved_is_leaf": True}),
         ("GM105", {"write_op": "mul_", "saved_is_leaf": True}),
         ("GM105", {"write_op": "normalize", "write_stack": (torch_frame("nn/utils/spectral_norm.py"), USER)}),
+        ("GM105", {"write_op": "copy_", "write_stack": (torch_frame("nn/modules/module.py"), USER)}),
         ("GM106", {"slot": "indices[0]"}),
         ("GM106", {"slot": "mask", "write_op": "zero_"}),
         ("GM106", {"slot": "target", "write_op": "copy_", "same_region": False}),

@@ -35,6 +35,14 @@ def holder(handle: torch.Tensor) -> str | None:
     return None
 
 
+def lies_in(t: torch.Tensor, handle: torch.Tensor) -> bool:
+    """Whether the memory of the one is that of the other."""
+    try:
+        return _lies_at(t, _storage_of(handle)._cdata)
+    except RuntimeError:
+        return False
+
+
 def shape_of(t: torch.Tensor) -> tuple[int, ...] | None:
     """A nested tensor has none."""
     return None if t.is_nested else tuple(t.shape)

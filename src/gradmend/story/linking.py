@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -14,12 +15,13 @@ from gradmend.capture.unguarded import Kept, Unguarded
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
-from gradmend.story.holders import holder, shape_of
+from gradmend.story.holders import holder, lies_in, shape_of
 from gradmend.story.knowledge import Knowledge, by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
 
 _storage_of = torch._C.TensorBase.untyped_storage  # the name on torch.Tensor may be tapped
 _MOST_WRITES = 8  # told in one conflict
+_MOST_VIEWS = 2  # between a parameter and what is kept of it
 
 
 def kind_of(finding: Finding) -> Kind:
@@ -60,7 +62,7 @@ def _key(
     entry, f = finding.entry, finding
     facts = f.cause, f.slot, f.changed, f.read, f.moved, f.kept, f.backward, name, node
     looks = entry.layout, shape_of(entry.handle), entry.handle.dtype, _size(entry)
-    saved = entry.raw, entry.escape, entry.moved(), _is_leaf(entry)
+    saved = entry.raw, entry.escape, entry.moved(), _is_leaf(finding)
     writes = tuple((w.raw, w.op, w.layout, w.how, w.moved, name, times) for w, name, times in written)
     return facts, looks, saved, writes
 
@@ -80,7 +82,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         write_stack=first.site.frames if first else (),
         save_op=knowledge.op,
         slot=finding.slot,
-        saved_is_leaf=_is_leaf(entry),
+        saved_is_leaf=_is_leaf(finding),
         saved_is_output=finding.slot is not None and finding.slot in knowledge.results,
         same_region=bool(finding.writes) and _covers(finding.writes[0].layout, entry.layout),
     )
@@ -101,13 +103,25 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
     )
 
 
-def _is_leaf(entry: Entry) -> bool:
+def _is_leaf(finding: Finding) -> bool:
     """Whether it is a parameter, or a view of one: a Linear keeps its weight transposed."""
+    entry = finding.entry
     original = entry.original() if entry.original else None
-    if original is None:
-        return False
+    if original is None:  # a view that is gone; the graph still leads through it to what it is of
+        return _leads_to_leaf(finding.node, entry.handle, _MOST_VIEWS)
     base = original._base if original._is_view() and original._base is not None else original
     return base.is_leaf and base.requires_grad
+
+
+def _leads_to_leaf(node: Any, handle: torch.Tensor, views: int) -> bool:
+    for below, _ in getattr(node, "next_functions", ()):
+        leaf = getattr(below, "variable", None)
+        if leaf is not None:
+            if lies_in(leaf, handle):
+                return True
+        elif views and _leads_to_leaf(below, handle, views - 1):
+            return True
+    return False
 
 
 def _covers(written: Layout, saved: Layout | None) -> bool:

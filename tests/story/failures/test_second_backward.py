@@ -137,6 +137,29 @@ def test_a_part_made_before_the_loop(tmp_path: Path) -> None:
     assert "`adv = adv.detach()`" in conflict.help[0] and "inside the loop" in conflict.help[1]
 
 
+def test_a_part_made_by_a_constructor_goes_by_its_own_name(tmp_path: Path) -> None:
+    program = (
+        HEAD
+        + """
+class Net:
+    def __init__(self):
+        self.build()
+
+    def build(self):
+        self.bias = torch.tanh(u)  # made
+
+net = Net()
+for epoch in range(3):
+    loss = (x @ net.bias).exp().mean()
+    loss.backward()  # <- here
+"""
+    )
+    conflict, where, file, line = run(tmp_path, program, hooks=True)
+    assert where == [line, *lines(file, "made")]
+    assert conflict.message.startswith("`self.bias` (made at line")
+    assert "`self.bias = self.bias.detach()`" in conflict.help[0]
+
+
 def test_two_losses_share_a_part(tmp_path: Path) -> None:
     """The backward in between, which does not touch the shared part, is not taken for the first."""
     conflict, where, file, line = run(tmp_path, SHARED, hooks=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -36,7 +36,7 @@ def rebound(tree: Tree, statement: cst.CSTNode, alone: bool = False) -> Iterator
         chain = statement.value.expression if isinstance(statement.value, cst.Await) else statement.value
         base = _chain_base(chain) if isinstance(chain, cst.Call) else None
         if base is not None and syntax.is_place(base) and not _detour(base):
-            cuts = [c for call in calls if _on_chain(chain, call) for c in plain_name(tree, call)]
+            cuts = _apart(c for call in calls if _on_chain(chain, call) for c in plain_name(tree, call))
             start, _ = tree.span(statement)
             target = tree.code(base)
             if (
@@ -50,7 +50,7 @@ def rebound(tree: Tree, statement: cst.CSTNode, alone: bool = False) -> Iterator
         if not _has_user(tree, statement, calls):
             return
     # The result is used where it stands: drop the underscore, and keep the name bound to it if it is read again.
-    every = [c for call in calls for c in plain_name(tree, call)]
+    every = _apart(c for call in calls for c in plain_name(tree, call))
     yield "use the out-of-place form", every
     for call in calls:
         base = _chain_base(call)
@@ -117,15 +117,21 @@ def plain_name(tree: Tree, call: cst.Call) -> list[Cut]:
     name = call.func.attr
     if name.value == "copy_" and len(call.args) >= 1:
         # `x.copy_(y)` has no out-of-place twin of that name; the value itself is.
-        start, end = tree.span(call)
-        inner = tree.code(call.args[0].value)
+        (start, end), (first, last) = tree.span(call), tree.span(call.args[0].value)
         bare = isinstance(tree.parent(call), (cst.Expr, cst.Assign, cst.Return, cst.Arg))
         loose = isinstance(
             call.args[0].value, (cst.BinaryOperation, cst.UnaryOperation, cst.IfExp, cst.Lambda)
         )
-        return [(start, end, inner if bare or not loose else f"({inner})")]
+        left, right = ("", "") if bare or not loose else ("(", ")")
+        return [(start, first, left), (last, end, right)]
     _, end = tree.span(name)
     return [(end - 1, end, "")]
+
+
+def _apart(cuts: Iterable[Cut]) -> list[Cut]:
+    """Without those in text that another one takes away: of `x.zero_().copy_(y)` only `y` stays."""
+    every = list(cuts)
+    return [c for c in every if not any(o is not c and o[0] <= c[0] and c[1] <= o[1] for o in every)]
 
 
 def _chain_base(call: cst.BaseExpression) -> cst.BaseExpression | None:

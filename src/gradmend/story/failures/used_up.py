@@ -42,8 +42,13 @@ class Shared:
     def names_at(self, at: Site) -> tuple[str, ...]:
         """The variables it is known by where backward is called, else where it was made."""
         pair = self.seen_from(at)
-        frames = (pair[0] if pair else None, self.frame)
-        return next((n for f in frames if f is not None and (n := carried_names(f))), ())
+        outer = pair[0] if pair and not self._constructed(pair[0]) else None
+        return next((n for f in (outer, self.frame) if f is not None and (n := carried_names(f))), ())
+
+    def _constructed(self, outer: Frame) -> bool:
+        """Whether a constructor made it: what that line calls its result is the object, `net = Net()`."""
+        users = self.site.users
+        return any(f.function.endswith("__init__") for f in users[: users.index(outer)])
 
     def called(self, at: Site) -> str:
         names = self.names_at(at)

@@ -1,0 +1,45 @@
+"""A parameter written between its use and backward is told as that, also where a view of it was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import gradmend
+
+
+def loaded(layer: torch.nn.Linear) -> None:
+    layer.load_state_dict({name: value + 1 for name, value in layer.state_dict().items()})
+
+
+def added(layer: torch.nn.Linear) -> None:
+    with torch.no_grad():
+        layer.weight.add_(1)
+
+
+def drawn(layer: torch.nn.Linear) -> None:
+    torch.nn.init.normal_(layer.weight)
+
+
+@pytest.mark.parametrize("update", [loaded, added, drawn])
+def test_a_linear_layers_weight(update: Callable[[torch.nn.Linear], None]) -> None:
+    layer, x = torch.nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError) as caught:
+        loss = layer(x).square().sum()
+        update(layer)
+        loss.backward()
+    conflict = caught.value.conflict
+    assert conflict.rule == "GM105" and "after backward()" in conflict.help[0]
+    assert conflict.saved is not None and conflict.saved.tensor.name == "layer.weight"
+
+
+def test_what_was_computed_from_a_parameter_is_no_parameter() -> None:
+    weight, x = torch.nn.Parameter(torch.ones(3, 3)), torch.ones(2, 3)
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError) as caught:
+        scaled = weight * 2
+        loss = torch.nn.functional.linear(x, scaled).exp().sum() + (scaled.t() @ scaled).sum()
+        scaled.zero_()
+        loss.backward()
+    assert caught.value.conflict.rule == "GM102"
