@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,3 +44,17 @@ def test_what_was_computed_from_a_parameter_is_no_parameter() -> None:
         scaled.zero_()
         loss.backward()
     assert caught.value.conflict.rule == "GM102"
+
+
+def test_lines_of_two_files_are_told_with_their_files() -> None:
+    words: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    exec(compile("def scale(t):\n    return t.mul_(3)\n", "/program/ops.py", "exec"), words)
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError) as caught:
+        y = torch.ones(3, requires_grad=True).exp()
+        words["scale"](y)
+        y.sum().backward()
+    here = Path(__file__).name
+    assert caught.value.conflict.message.startswith(
+        "ops.py line 2 overwrote the result of exp, `y`, which exp on"
+    )
+    assert caught.value.conflict.message.count(f"{here} line") == 2

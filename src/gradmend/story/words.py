@@ -19,6 +19,13 @@ def at(frame: Frame | None, near: Frame | None = None) -> str:
     return f"{os.path.basename(frame.file)} line {frame.line}"
 
 
+def _near(save: Save, write: Write | None, backward: Frame | None) -> Frame | None:
+    """Only where all is in one file may a line go without it."""
+    lines = [one.site.user for one in (save, write) if one is not None]
+    alone = backward is not None and all(f is None or f.file == backward.file for f in lines)
+    return backward if alone else None
+
+
 def what(save: Save) -> str:
     name = f"`{save.tensor.name}`" if save.tensor.name else f"a {save.tensor}"
     if save.slot and save.slot.startswith("result"):
@@ -29,11 +36,11 @@ def what(save: Save) -> str:
 def message(
     kind: str, cause: str, save: Save, write: Write | None, backward: Frame | None, escape: Frame | None
 ) -> str:
-    saved_at = save.site.user
-    kept = f"{what(save)}, which {save.op} on {at(saved_at, backward)} kept"
+    near = _near(save, write, backward)
+    kept = f"{what(save)}, which {save.op} on {at(save.site.user, near)} kept"
     needs = f"and backward() on {at(backward)} needs" if backward else "and backward() needs"
     if kind == "refused-but-right":
-        where = at(write.site.user, backward) if write else "something"
+        where = at(write.site.user, near) if write else "something"
         return (
             f"PyTorch would refuse this backward() although the gradient is right: {where} wrote to memory of {kept}, "
             "but no value that backward reads has changed"
@@ -51,7 +58,7 @@ def message(
         return f"{kept} {needs}, has changed"
     verb = "put other memory under" if cause == "swap" else "overwrote"
     silent = "; PyTorch does not notice and computes a wrong gradient" if kind == "silent" else ""
-    return f"{at(write.site.user, backward)} {verb} {kept} {needs}{silent}"
+    return f"{at(write.site.user, near)} {verb} {kept} {needs}{silent}"
 
 
 def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | None) -> tuple[str, ...]:
@@ -91,10 +98,9 @@ def helps(rule: str, kind: str, save: Save, write: Write | None, backward: Frame
         )
     first = ADVICE.get(rule)
     name = (write.tensor.name if write else None) or "x"
-    line = at(write.site.user if write else None, backward)
-    out = (
-        [first.format(name=name, line=line, op=save.op, saved=at(save.site.user, backward))] if first else []
-    )
+    near = _near(save, write, backward)
+    line, saved = at(write.site.user if write else None, near), at(save.site.user, near)
+    out = [first.format(name=name, line=line, op=save.op, saved=saved)] if first else []
     healable = "runs the program as it is with the right gradient"
     if rule in UNHEALABLE:
         healable = "stops here too: the old value is gone"
