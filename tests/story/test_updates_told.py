@@ -58,3 +58,16 @@ def test_lines_of_two_files_are_told_with_their_files() -> None:
         "ops.py line 2 overwrote the result of exp, `y`, which exp on"
     )
     assert caught.value.conflict.message.count(f"{here} line") == 2
+
+
+def test_weights_in_one_flat_tensor_go_by_their_own_names() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+    flat = torch.cat([p.detach().flatten() for p in net.parameters()])
+    for p, piece in zip(net.parameters(), flat.split([p.numel() for p in net.parameters()]), strict=True):
+        p.data = piece.view_as(p)
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError) as caught:
+        loss = net(torch.ones(2, 3)).square().sum()
+        flat *= 0.5
+        loss.backward()
+    saved = caught.value.conflict.saved
+    assert saved is not None and saved.tensor.name == "net.1.weight"

@@ -29,10 +29,20 @@ def holder(handle: torch.Tensor) -> str | None:
     except RuntimeError:
         return None
     for frame in _user_frames():
-        found = sorted(_names_in(frame, key, shape_of(handle)), key=len)
+        # Of several in one storage (all weights in one flat tensor) the one that lies just there.
+        found = [
+            (not _same_place(t, handle), len(name), name)
+            for name, t in _named_in(frame, key, shape_of(handle))
+        ]
         if found:
-            return found[0]
+            return min(found)[2]
     return None
+
+
+def _same_place(t: torch.Tensor, handle: torch.Tensor) -> bool:
+    if t.layout is not torch.strided or t.is_nested or handle.is_nested:
+        return False
+    return t.storage_offset() == handle.storage_offset() and t.numel() == handle.numel()
 
 
 def lies_in(t: torch.Tensor, handle: torch.Tensor) -> bool:
@@ -58,7 +68,10 @@ def _user_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _names_in(frame: FrameType, key: int, shape: tuple[int, ...] | None) -> Iterator[str]:
+_Named = tuple[str, torch.Tensor]
+
+
+def _named_in(frame: FrameType, key: int, shape: tuple[int, ...] | None) -> Iterator[_Named]:
     spaces = [frame.f_locals] if frame.f_locals is frame.f_globals else [frame.f_locals, frame.f_globals]
     for space in spaces:
         if len(space) > _MOST_NAMES:
@@ -71,20 +84,20 @@ def _names_in(frame: FrameType, key: int, shape: tuple[int, ...] | None) -> Iter
                 # tensor that it is a part of, is meant.
                 same = sorted(shape_of(value) or ()) == sorted(shape or ())
                 if (same or value.layout is not torch.strided) and _lies_at(value, key):
-                    yield name
+                    yield name, value
             elif isinstance(value, torch.nn.Module):
                 yield from _in_module(name, value, key)
 
 
-def _in_module(name: str, module: torch.nn.Module, key: int) -> Iterator[str]:
+def _in_module(name: str, module: torch.nn.Module, key: int) -> Iterator[_Named]:
     for count, (path, tensor) in enumerate(_tensors(module)):
         if count > _MOST_TENSORS:
             return
         if _lies_at(tensor, key):
-            yield f"{name}.{path}"
+            yield f"{name}.{path}", tensor
 
 
-def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(module: torch.nn.Module) -> Iterator[_Named]:
     yield from module.named_parameters()
     yield from module.named_buffers()
 

@@ -19,10 +19,9 @@ def at(frame: Frame | None, near: Frame | None = None) -> str:
     return f"{os.path.basename(frame.file)} line {frame.line}"
 
 
-def _near(save: Save, write: Write | None, backward: Frame | None) -> Frame | None:
+def _near(backward: Frame | None, *others: Frame | None) -> Frame | None:
     """Only where all is in one file may a line go without it."""
-    lines = [one.site.user for one in (save, write) if one is not None]
-    alone = backward is not None and all(f is None or f.file == backward.file for f in lines)
+    alone = backward is not None and all(f is None or f.file == backward.file for f in others)
     return backward if alone else None
 
 
@@ -36,7 +35,7 @@ def what(save: Save) -> str:
 def message(
     kind: str, cause: str, save: Save, write: Write | None, backward: Frame | None, escape: Frame | None
 ) -> str:
-    near = _near(save, write, backward)
+    near = _near(backward, save.site.user, write.site.user if write else None, escape)
     kept = f"{what(save)}, which {save.op} on {at(save.site.user, near)} kept"
     needs = f"and backward() on {at(backward)} needs" if backward else "and backward() needs"
     if kind == "refused-but-right":
@@ -49,9 +48,7 @@ def message(
         return f"something unseen overwrote {kept} {needs}"
     if cause == "foreign":
         handed = (
-            f"memory handed out on {at(escape, backward)}"
-            if escape
-            else "memory shared with code outside torch"
+            f"memory handed out on {at(escape, near)}" if escape else "memory shared with code outside torch"
         )
         return f"{handed} was changed behind PyTorch's back: it held {kept} {needs}"
     if write is None:
@@ -98,8 +95,9 @@ def helps(rule: str, kind: str, save: Save, write: Write | None, backward: Frame
         )
     first = ADVICE.get(rule)
     name = (write.tensor.name if write else None) or "x"
-    near = _near(save, write, backward)
-    line, saved = at(write.site.user if write else None, near), at(save.site.user, near)
+    wrote, kept = write.site.user if write else None, save.site.user
+    near = _near(backward, wrote, kept)
+    line, saved = at(wrote, near), at(kept, near)
     out = [first.format(name=name, line=line, op=save.op, saved=saved)] if first else []
     healable = "runs the program as it is with the right gradient"
     if rule in UNHEALABLE:
@@ -122,7 +120,8 @@ ADVICE: dict[str, str] = {
     "GM107": "use inplace=False there, or clone its input",
     "GM108": "use the table's .clone() on {saved}, or do the lookup first: max_norm renormalises the table in place",
     "GM110": "find the write between {saved} and backward(); under torch.compile or jit, try the code in eager mode",
-    "GM201": "write `{name}` out of place: autograd sees no write through .data, nor one through memory that is shared",
+    "GM201": "write `{name}` out of place, or after backward(): autograd sees no write through .data, nor one through "
+    "memory that is shared",
     "GM202": "copy at the border: tensor.clone(), or array.copy() before torch.from_numpy",
     "GM203": "call step() after the last backward() that needs these parameters",
     "GM204": "assign new data after backward(), or build the update out of place",

@@ -27,7 +27,11 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         cuts = _local(tree, statement, target)
         if cuts:
             title = f"use a local `{target.attr.value}` from line {place.line} on"
-            yield Candidate(title, "localize", RANK + extra, {place.file: tree.replace(*cuts)})
+            note = (
+                f"line {place.line} no longer writes `{tree.code(target)}` itself: if its new value is to last, "
+                "store it after backward(), and outside of what is computed twice"
+            )
+            yield Candidate(title, "localize", RANK + extra, {place.file: tree.replace(*cuts)}, note)
 
 
 def _attribute(statement: cst.CSTNode) -> cst.Attribute | None:

@@ -141,7 +141,7 @@ def _chain_base(call: cst.BaseExpression) -> cst.BaseExpression | None:
         func = node.func
         if not isinstance(func, cst.Attribute) or not inplace_call(node):
             return None
-        if syntax.dotted(func.value).split(".")[0] in ("torch", "F", "nn", "functional"):
+        if syntax.of_namespace(func):
             return node.args[0].value if node.args else None
         node = func.value
     return node

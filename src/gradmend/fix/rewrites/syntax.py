@@ -81,6 +81,11 @@ def dotted(node: cst.CSTNode) -> str:
     return ""
 
 
+def of_namespace(func: cst.Attribute) -> bool:
+    """`torch.relu_`, `F.elu_`, `nn.init.normal_`: functions, whose first argument a method would be of."""
+    return dotted(func.value).split(".")[0] in ("torch", "F", "nn", "functional", "init")
+
+
 def root_name(node: cst.CSTNode) -> str:
     """The name a chain of attributes, items and calls starts from."""
     while not isinstance(node, cst.Name):
@@ -94,12 +99,13 @@ def root_name(node: cst.CSTNode) -> str:
 
 
 def stem(node: cst.BaseExpression) -> cst.BaseExpression:
-    """What a chain of items and view calls writes through to: `x` of `x[0].view(-1)`, `self.h` of `self.h[1]`."""
+    """What a chain of items and view calls writes through to: `x` of `x[0].view(-1)` and of `nn.init.ones_(x[0])`,
+    `self.h` of `self.h[1]`."""
     while True:
         if isinstance(node, cst.Subscript):
             node = node.value
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-            node = node.func.value
+            node = node.args[0].value if of_namespace(node.func) and node.args else node.func.value
         elif isinstance(node, cst.Attribute) and node.attr.value in (
             "data",
             "T",
