@@ -86,6 +86,7 @@ class Save:
     slot: str | None  # "result": the name derivatives.yaml gives it
     tensor: TensorInfo
     view: str | None = None  # how the saved tensor lies in its storage, when it is a view
+    leaf: bool = False  # a parameter, or a view of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ class Conflict:
                 "slot": saved.slot,
                 "tensor": asdict(saved.tensor),
                 "view": saved.view,
+                "leaf": saved.leaf,
                 "stack": [asdict(f) for f in saved.site.frames],
             },
             "writes": [_write_json(w) for w in self.writes],

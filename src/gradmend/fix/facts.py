@@ -35,6 +35,7 @@ class Event:
     how: str = "data"
     slot: str = ""  # what derivatives.yaml calls the saved tensor: "result", "self", ...
     direct: bool = True  # the user's line did it itself, not a library below it
+    leaf: bool = False  # a saved parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ def _event(raw: Mapping[str, Any]) -> Event:
         how=raw.get("how") or "data",
         slot=raw.get("slot") or "",
         direct=not stack or stack[0].get("owner", "user") == "user",
+        leaf=bool(raw.get("leaf")),
     )
 
 

@@ -73,6 +73,7 @@ def _save(data: dict[str, Any]) -> Save:
         data.get("slot"),
         _tensor(data["tensor"]),
         data.get("view"),
+        bool(data.get("leaf")),
     )
 
 

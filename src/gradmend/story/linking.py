@@ -45,7 +45,7 @@ def link(finding: Finding) -> Conflict:
     if conflict is None:
         if len(_linked) >= _MOST_LINKED:
             _linked.clear()
-        save = _save(entry, node, knowledge.op, finding.slot, name)
+        save = _save(finding, node, knowledge.op, name)
         conflict = _linked[key] = _link(finding, knowledge, save, [_write(*w, finding) for w in written])
     return conflict
 
@@ -82,7 +82,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         write_stack=first.site.frames if first else (),
         save_op=knowledge.op,
         slot=finding.slot,
-        saved_is_leaf=_is_leaf(finding),
+        saved_is_leaf=save.leaf,
         saved_is_output=finding.slot is not None and finding.slot in knowledge.results,
         same_region=bool(finding.writes) and _covers(finding.writes[0].layout, entry.layout),
     )
@@ -152,10 +152,10 @@ def _name_of_saved(entry: Entry, op: str, slot: str | None) -> str | None:
     return holder(entry.handle) or _saved_name(site, op, slot)
 
 
-def _save(entry: Entry, node: str, op: str, slot: str | None, name: str | None) -> Save:
-    handle = entry.handle
+def _save(finding: Finding, node: str, op: str, name: str | None) -> Save:
+    entry, handle = finding.entry, finding.entry.handle
     info = TensorInfo(shape_of(handle) or (), str(handle.dtype).removeprefix("torch."), name)
-    return Save(resolve(entry.raw), op, node, slot, info, _view(entry))
+    return Save(resolve(entry.raw), op, node, finding.slot, info, _view(entry), _is_leaf(finding))
 
 
 _OPERATORS = torch._tensor.__file__  # `x ** 2` goes through a line of torch's own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib import import_module
 
 from gradmend.fix.candidate import Candidate, Project
@@ -36,15 +37,22 @@ KINDS = (
     "clone_parameters",
 )
 
+# They bind a new tensor to the name. Of a leaf that is no leaf any more, and no optimizer knows it: the last resort.
+_REBINDING = frozenset({"rebind", "live_edit", "functional", "clone_write"})
+_LAST = 50
+
 
 def propose(project: Project, facts: Facts) -> list[Candidate]:
     """Every candidate, best first; edits that give the same text are one."""
     found: dict[tuple[tuple[str, str], ...], Candidate] = {}
+    leaf = facts.saved is not None and facts.saved.leaf
     for kind in KINDS:
         rewrite: Rewrite = import_module(f"{__name__}.{kind}").propose
         for candidate in rewrite(project, facts):
             changed = {f: s for f, s in candidate.sources.items() if s != project.sources.get(f)}
             key = tuple(sorted(changed.items()))
+            if leaf and kind in _REBINDING:
+                candidate = replace(candidate, rank=candidate.rank + _LAST)
             if changed and (key not in found or found[key].rank > candidate.rank) and _parses(changed):
                 found[key] = candidate
     return sorted(found.values(), key=lambda c: c.rank)
