@@ -28,6 +28,8 @@ def marked(file: Path) -> list[int]:
 PROGRAMS = {
     "named": "a = t.numpy()\na[0] = 1  # written\n",
     "argument": "buffer = np.zeros(3)\nt = torch.from_numpy(buffer)\nbuffer[:] = 2  # written\n",
+    "packed": "buffer = bytearray(12)\nt = torch.frombuffer(buffer)\nstruct.pack_into('3f', buffer, 0, *v)  # written\n",
+    "read_into": "buffer = bytearray(12)\nt = torch.frombuffer(buffer)\nfile.readinto(buffer)  # written\n",
     "view_of_it": "a = t.numpy()\nb = a[1:].reshape(-1)\nb.sort()  # written\n",
     "rows_in_a_loop": "a = t.numpy()\nfor i, row in enumerate(a):\n    row *= i  # written\n",
     "given_to_a_function": "def f(x, y):\n    y -= 1  # written\nf(2, t.numpy())\n",
@@ -49,7 +51,13 @@ PROGRAMS = {
 def test_follows_the_array(name: str, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAMS[name])
-    ways = ("torch.from_numpy(buffer)", "torch.from_numpy(a)", "t.detach().numpy()", "t.numpy()")
+    ways = (
+        "torch.frombuffer(buffer)",
+        "torch.from_numpy(buffer)",
+        "torch.from_numpy(a)",
+        "t.detach().numpy()",
+        "t.numpy()",
+    )
     frame = at(file, next(way for way in ways if way in PROGRAMS[name]))
     assert [f.line for f in foreign_writes(Site((frame,)))] == marked(file)
 

@@ -16,7 +16,9 @@ from gradmend.story.callees import Function, functions_called, parameter
 from gradmend.story.source import Source, parse, running
 
 _WRITERS = frozenset("fill sort partition put itemset setfield resize setflags byteswap shuffle".split())
-_FIRST_ARGUMENT = frozenset("copyto put place putmask shuffle fill_diagonal put_along_axis".split())
+_FIRST_ARGUMENT = frozenset(
+    "copyto put place putmask shuffle fill_diagonal put_along_axis readinto readinto1 recv_into".split()
+)
 _VIEWS = frozenset(
     "numpy cpu detach reshape view ravel squeeze swapaxes transpose asarray ascontiguousarray pop popleft".split()
 )
@@ -250,6 +252,10 @@ def _written(node: ast.AST) -> set[str]:
                 found |= _spelled(value)
             if attr in _FIRST_ARGUMENT and args:
                 found |= _spelled(args[0])
+            if (
+                attr == "pack_into"
+            ):  # struct.pack_into(format, buffer, ...), Struct(format).pack_into(buffer, ...)
+                found.update(*map(_spelled, args[:2]))
             for keyword in keywords:
                 if keyword.arg == "out":
                     found |= _spelled(keyword.value)
