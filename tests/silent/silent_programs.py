@@ -406,6 +406,23 @@ def checkpoint_number_changed() -> torch.Tensor:
     return x.grad
 
 
+class Counting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+@program(T([2.0, 2.0, 2.0]), "GM208", "stopped")
+def checkpoint_counts_its_calls() -> torch.Tensor:
+    x = leaf()
+    checkpoint(Counting(), x, use_reentrant=False).sum().backward()
+    return x.grad
+
+
 # ----------------------------------------------------------------------- live edits
 
 

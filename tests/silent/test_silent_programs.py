@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from silent_programs import ALL, Program
+from silent_programs import ALL, Program, checkpoint_counts_its_calls
 
 import gradmend
 
@@ -42,6 +42,13 @@ def test_heal_is_right_or_stops(program: Program) -> None:
         got = program.run()
     assert torch.allclose(got, program.right)
     assert session.outcome == "healed"
+
+
+def test_what_a_checkpointed_region_writes_itself_is_named() -> None:
+    with pytest.raises(gradmend.ConflictError) as told, gradmend.watch():
+        checkpoint_counts_its_calls()
+    (write,) = told.value.conflict.writes
+    assert write.op == "__iadd__" and write.tensor.name == "self.calls"
 
 
 def test_nothing_stays_patched() -> None:

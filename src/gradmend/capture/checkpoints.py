@@ -129,11 +129,12 @@ class _Reader(TorchFunctionMode):
         which = self.calls[name]
         self.number(name, args, kwargs)
         written = _written(name, args, kwargs)
-        if written:
-            self.before_write(name, which, found, written)
-            out = func(*args, **kwargs)
-        else:
-            out = func(*args, **kwargs)
+        counted = self.before_write(name, which, found, written) if written else []
+        # The tap that led here asked before these Saves were made.
+        token = hub.LEDGER.before(name, counted) if counted else None
+        out = func(*args, **kwargs)
+        if token is not None:
+            hub.LEDGER.after(token)
         made = _outputs(out)
         for place, t in found:
             if any(t is w for w in written):
@@ -150,13 +151,16 @@ class _Reader(TorchFunctionMode):
 
     def before_write(
         self, name: str, which: int, found: list[tuple[int, torch.Tensor]], written: list[torch.Tensor]
-    ) -> None:
+    ) -> list[torch.Tensor]:
         """A region may count calls in a buffer: what it changed matters only if it reads it afterwards."""
+        counted = []
         for place, t in found:
             if any(t is w for w in written) and name not in _OVERWRITING and self.is_outer(t):
                 entry = self.enter(name, t)
                 if entry is not None:
                     self.changed.setdefault(_key(t), []).append((name, which, place, t, entry))
+                    counted.append(t)
+        return counted
 
     def is_outer(self, t: torch.Tensor) -> bool:
         key = _key(t)
@@ -206,8 +210,8 @@ class _Again(_Reader):
     def produced(self, made: set[int], found: list[tuple[int, torch.Tensor]]) -> None:
         self.own |= made - {_key(t) for _, t in found}
 
-    def before_write(self, *_: Any) -> None:
-        pass
+    def before_write(self, *_: Any) -> list[torch.Tensor]:
+        return []
 
     def read(self, name: str, which: int, place: int, t: torch.Tensor) -> None:
         region, key = self.region, _key(t)
