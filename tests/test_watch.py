@@ -2,13 +2,14 @@
 
 import asyncio
 import gc
+import sys
 import threading
 
 import pytest
 import torch
 
 import gradmend
-from gradmend.capture import saves
+from gradmend.capture import backwards, extras, saves, stepping
 from gradmend.capture.taps import switch
 from gradmend.story.failures import diagnosing
 
@@ -257,6 +258,35 @@ def test_each_thread_its_own_context():
     assert len(results) == 8
     for got in results:
         torch.testing.assert_close(got, RIGHT)
+
+
+def test_threads_enter_and_leave_side_by_side():
+    """Each has its turn in the middle of another's entering or leaving: nothing is lost, nothing stays."""
+    plain = torch.Tensor.add_
+    contexts = [gradmend.heal, gradmend.watch] * 4
+    wrong = []
+
+    def work(context):
+        try:
+            for _ in range(200):
+                with context():
+                    pass
+        except BaseException as error:
+            wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(context,)) for context in contexts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+    assert torch.Tensor.add_ is plain and not switch.armed() and not backwards.armed()
+    assert not extras.watching and not stepping._handles
 
 
 def test_a_write_in_another_thread_is_named():

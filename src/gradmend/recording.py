@@ -74,27 +74,29 @@ def _story_of(call: backwards.BackwardCall, error: RuntimeError, roots: Any) -> 
 def install() -> None:
     """From now on, add the story to PyTorch's own in-place errors. `GRADMEND=1` in the environment does the same."""
     global _installed, _hook
-    if _installed:
-        return
-    switch.arm()
-    recorder.start()
-    hear_backwards()
-    _hook = sys.excepthook
-    sys.excepthook = _uncaught
-    _installed = True
+    with switch.lock:
+        if _installed:
+            return
+        switch.arm()
+        recorder.start()
+        hear_backwards()
+        _hook = sys.excepthook
+        sys.excepthook = _uncaught
+        _installed = True
 
 
 def uninstall() -> None:
     """Put every patched name back as it was."""
     global _installed
-    if not _installed:
-        return
-    if sys.excepthook is _uncaught:
-        sys.excepthook = _hook
-    ignore_backwards()
-    recorder.stop()
-    switch.disarm()
-    _installed = False
+    with switch.lock:
+        if not _installed:
+            return
+        if sys.excepthook is _uncaught:
+            sys.excepthook = _hook
+        ignore_backwards()
+        recorder.stop()
+        switch.disarm()
+        _installed = False
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -127,11 +127,12 @@ class Watching(ContextDecorator):
         scope = Scope(self._policy, teller, self._budget, self._paranoid, healed, teller.spared)
         if self._budget is not None:
             LEDGER.budgets = True
-        switch.arm()
-        saves.arm()
-        saves.open_scope(scope)
-        recording.hear_backwards()
-        extras.arm()
+        with switch.lock:
+            switch.arm()
+            saves.arm()
+            saves.open_scope(scope)
+            recording.hear_backwards()
+            extras.arm()
         self._open.append((scope, teller))
         return teller.session
 
@@ -148,12 +149,13 @@ class Watching(ContextDecorator):
         teller.count()
         teller.closed = True
         scope.healed = scope.spared = None  # from now on each is told to the Session at once
-        extras.disarm()
-        recording.ignore_backwards()
         saves.close_scope(scope)
         LEDGER.seal(scope)
-        switch.disarm()
-        saves.disarm()
+        with switch.lock:
+            extras.disarm()
+            recording.ignore_backwards()
+            switch.disarm()
+            saves.disarm()
 
 
 def watch(*, paranoid: bool = False) -> Watching:

@@ -196,29 +196,26 @@ def _enable() -> None:
             _push()
 
 
-_arming = threading.Lock()
 _armed = 0
 
 
 def arm() -> None:
     global _armed
-    with _arming:
-        _armed += 1
-        if _armed == 1:
-            saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
-            _C._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
-            _C._saved_tensors_hooks_enable = _enable
+    _armed += 1
+    if _armed == 1:
+        saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
+        _C._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
+        _C._saved_tensors_hooks_enable = _enable
 
 
 def disarm() -> None:
     """Once for each arm(): the last one puts the names back."""
     global _armed
-    with _arming:
-        _armed -= 1
-        if _armed == 0:
-            saved_tensors_hooks.__enter__ = _plain_enter  # type: ignore[method-assign]
-            _C._saved_tensors_hooks_disable = _plain_disable
-            _C._saved_tensors_hooks_enable = _plain_enable
+    _armed -= 1
+    if _armed == 0:
+        saved_tensors_hooks.__enter__ = _plain_enter  # type: ignore[method-assign]
+        _C._saved_tensors_hooks_disable = _plain_disable
+        _C._saved_tensors_hooks_enable = _plain_enable
 
 
 def open_scope(scope: Scope) -> None:

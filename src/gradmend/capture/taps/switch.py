@@ -15,7 +15,8 @@ from gradmend.capture.taps import caches, homes
 from gradmend.uncollected import uncollected
 
 _ABSENT = object()
-_lock = threading.RLock()
+# Held by whoever arms or disarms, for all that belongs to it: threads enter and leave contexts side by side.
+lock = threading.RLock()
 _armed = 0
 _filled: dict[int, int] = {}
 
@@ -23,7 +24,7 @@ _filled: dict[int, int] = {}
 def arm() -> None:
     """Patch every name, once however often it is asked for."""
     global _armed
-    with _lock:
+    with lock:
         _armed += 1
         if _armed > 1:
             return
@@ -38,7 +39,7 @@ def arm() -> None:
 
 def disarm() -> None:
     global _armed
-    with _lock:
+    with lock:
         if _armed == 0:
             return
         _armed -= 1
@@ -98,7 +99,7 @@ def _take_off() -> None:
 @contextmanager
 def unpatched() -> Iterator[None]:
     """Every name as torch made it, for a moment."""
-    with _lock:
+    with lock:
         on = any(one.own for one in _owners())
         _take_off()
         try:
