@@ -20,7 +20,7 @@ from gradmend.capture.entries import Entry, Timeline, Written
 from gradmend.capture.fast import compiled
 from gradmend.capture.keeping import keep
 from gradmend.capture.pieces import parts_of
-from gradmend.capture.regions import layout_of
+from gradmend.capture.regions import PLAIN, layout_of
 from gradmend.capture.rolls import Roll
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.verdict import Finding, Policy, Scope, judge
@@ -41,6 +41,11 @@ def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
     except RuntimeError:
         return 0, 0
     return (lo, lo + storage.nbytes()) if lo else (0, 0)
+
+
+def _is_hollow(storage: torch.UntypedStorage) -> bool:
+    """Of a class that keeps its values elsewhere: it has a size, and no memory."""
+    return storage.device.type != "meta" and storage.nbytes() > 0 and storage.data_ptr() == 0
 
 
 class Ledger(fields.Ledger):
@@ -65,8 +70,10 @@ class Ledger(fields.Ledger):
         try:
             storage = _storage_of(t)
             foreign = not storage.resizable()
+            if type(t) not in PLAIN and _is_hollow(storage):
+                return entry
         except RuntimeError:
-            return entry  # sparse, wrapped: PyTorch's counter is all there is to go by
+            return entry  # wrapped: PyTorch's counter is all there is to go by
         self.fresh.add(entry)
         self.awake.add("saves")
         if foreign or scope.paranoid or escapes.known:
@@ -157,6 +164,8 @@ class Ledger(fields.Ledger):
         try:
             storage = _storage_of(t)
             key = storage._cdata
+            if type(t) not in PLAIN and _is_hollow(storage):
+                return None
         except (RuntimeError, AttributeError, TypeError, ValueError):
             return None
         timeline = self.timelines.get(key)

@@ -1,17 +1,20 @@
-"""A Save of a sparse tensor. It has no storage of its own: what can be overwritten is the memory of its indices and values.
+"""A Save of a tensor that lies in the memory of others: a sparse one, or a wrapper such as DTensor.
 
-These are tensors like any other, so each is a Save of its own. They carry the version counter of the whole.
+What can be overwritten are its indices and values, or the tensors that it wraps. Each of them is a Save of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
 from gradmend.capture.entries import Counter, Entry
+from gradmend.capture.regions import PLAIN, physical
 from gradmend.capture.sites import Raw
+from gradmend.heal.undo import same_bytes
 
 if TYPE_CHECKING:
     from gradmend.capture.ledger import Ledger
@@ -31,8 +34,15 @@ _PARTS: dict[torch.layout, Sequence[Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
+def has_parts(t: torch.Tensor) -> bool:
+    """Whether its memory is that of other tensors."""
+    return (type(t) not in PLAIN and is_wrapper(t)) or t.layout in _PARTS
+
+
 def parts_of(t: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors in whose memory this one lies: itself, or those that a sparse one is made of."""
+    """The tensors in whose memory this one lies: itself, or those that it is made of."""
+    if type(t) not in PLAIN and is_wrapper(t):
+        return [part for inner in _wrapped(t) for part in parts_of(inner)]
     parts = _PARTS.get(t.layout)
     if parts is None:
         return [t]
@@ -40,53 +50,80 @@ def parts_of(t: torch.Tensor) -> list[torch.Tensor]:
     return [part(handle) for part in parts]
 
 
-class Pieces:
-    """What the graph keeps for a saved sparse tensor."""
+def _wrapped(t: Any) -> list[torch.Tensor]:
+    found = (getattr(t, name) for name in t.__tensor_flatten__()[0])
+    return [inner for inner in found if isinstance(inner, torch.Tensor)]  # a DTensor's mesh is none
 
-    __slots__ = ("_ledger", "handle", "parts")
+
+def _made_of(like: Any, parts: Iterator[torch.Tensor | None]) -> torch.Tensor:
+    """The same as `like`, of these parts; None: of its own. (Ragged ones know each other by their offsets' tensor.)"""
+    if type(like) not in PLAIN and is_wrapper(like):
+        names, how = like.__tensor_flatten__()
+        inner = {name: getattr(like, name) for name in names}
+        inner = {n: _made_of(v, parts) if isinstance(v, torch.Tensor) else v for n, v in inner.items()}
+        whole: torch.Tensor = type(like).__tensor_unflatten__(inner, how, like.size(), like.stride())
+        return whole
+    own = parts_of(like)
+    given = [mine if part is None else part for mine, part in zip(own, parts, strict=False)]
+    if like.layout is torch.sparse_coo:
+        values, indices = given
+        return torch.sparse_coo_tensor(
+            indices, values, like.shape, is_coalesced=like.is_coalesced(), check_invariants=False
+        )
+    if like.layout in _PARTS:
+        values, outer, inside = given
+        return torch.sparse_compressed_tensor(
+            outer, inside, values, like.shape, layout=like.layout, check_invariants=False
+        )
+    return given[0]
+
+
+class Pieces:
+    """What the graph keeps for such a tensor."""
+
+    __slots__ = ("_ledger", "parts", "stepped", "whole")
 
     def __init__(self, ledger: Ledger, t: torch.Tensor, scope: Scope, raw: Raw) -> None:
         self._ledger = ledger
-        self.handle: torch.Tensor = _Base.detach(t)
+        self.whole = Entry(_Base.detach(t), t._version, ledger.tick(), raw, scope)
         self.parts: list[Entry] = [ledger.save(part, scope, raw) for part in parts_of(t)]
+        self.stepped = False  # its version counter, since it was saved
         self._count_as_one()
 
     def _count_as_one(self) -> None:
-        """A Write to one part steps the counter of all: none of them may take that for a step unseen."""
+        """A Write to a part may step the counter of the whole: that is no step unseen."""
         self._ledger.settle()
+        handle = self.whole.handle
         timelines = [part.timeline for part in self.parts if part.timeline is not None]
-        known = (c for timeline in timelines for c in timeline.counters if c.carried_by(self.handle))
-        counter = next(known, None) or Counter(self.handle)
+        known = (c for timeline in timelines for c in timeline.counters if c.carried_by(handle))
+        counter = next(known, None) or Counter(handle)
         for timeline in timelines:
             if counter not in timeline.counters:
                 timeline.counters.append(counter)
             timeline.settle()
+        self.whole.settle(counter)
 
     @property
     def raw(self) -> Raw:
-        return self.parts[0].raw
+        return self.whole.raw
 
     def ask(self) -> torch.Tensor:
         """The tensor as it was saved, or the exception that the policy raises."""
+        if self.whole.uncredited():
+            return self._ledger.ask(self.whole, self)
+        self.stepped = self.whole.moved()
         written = [p for p in self.parts if p.timeline is not None and p.timeline.last >= p.tick]
         for part in self.parts:
             # PyTorch's refusal is told once: of what was written, if anything was.
             part.unchecked = part not in written if written else part is not self.parts[0]
-        values = [self._ledger.ask(part, self) for part in self.parts]
-        if all(value is part.handle for value, part in zip(values, self.parts, strict=True)):
-            return self.handle
-        return self._made_of(*values)
-
-    def _made_of(self, values: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
-        shape, layout = self.handle.shape, self.handle.layout
-        if layout is torch.sparse_coo:
-            return torch.sparse_coo_tensor(
-                indices[0], values, shape, is_coalesced=self.handle.is_coalesced(), check_invariants=False
-            )
-        outer, inner = indices
-        return torch.sparse_compressed_tensor(
-            outer, inner, values, shape, layout=layout, check_invariants=False
+        values = [(part.handle, self._ledger.ask(part, self)) for part in self.parts]
+        old = [
+            None if value is now or same_bytes(physical(value), physical(now)) else value
+            for now, value in values
+        ]
+        return (
+            _made_of(self.whole.handle, iter(old)) if any(v is not None for v in old) else self.whole.handle
         )
 
 
-__all__ = ["Pieces", "parts_of"]
+__all__ = ["Pieces", "has_parts", "parts_of"]

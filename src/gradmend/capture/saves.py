@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from gradmend.capture import backwards, escapes, stepping
 from gradmend.capture.fast import compiled
 from gradmend.capture.ledger import Entry, Scope
-from gradmend.capture.pieces import Pieces
+from gradmend.capture.pieces import Pieces, has_parts
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps.hub import LEDGER
 
@@ -51,12 +51,7 @@ def _pack(t: torch.Tensor) -> Any:
 
 
 def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Entry | Pieces:
-    if t.layout is not torch.strided:
-        try:
-            return Pieces(LEDGER, t, scope, raw)
-        except RuntimeError:
-            pass  # of a class or on a device that shows no parts
-    return LEDGER.save(t, scope, raw)
+    return Pieces(LEDGER, t, scope, raw) if has_parts(t) else LEDGER.save(t, scope, raw)
 
 
 def _unpack(packed: Any) -> torch.Tensor:

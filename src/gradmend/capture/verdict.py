@@ -13,6 +13,7 @@ from gradmend.capture import escapes, reads
 from gradmend.capture.entries import Entry, Written
 from gradmend.capture.fast import compiled
 from gradmend.capture.faults import Fault
+from gradmend.capture.pieces import Pieces
 from gradmend.capture.regions import layout_of, overlap, physical
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.heal.undo import same_bytes
@@ -165,7 +166,7 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
             return value
     gone = _shrunk(entry)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
-    moved = entry.moved() and not entry.unchecked
+    moved = (entry.moved() or (isinstance(packed, Pieces) and packed.stepped)) and not entry.unchecked
     cause: Cause = "write"
     if entry.uncredited() or (gone and value is None):
         cause, changed = "unknown", True

@@ -74,7 +74,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
     first = writes[0] if writes else None
     rule = classify(
         kind=kind,
-        quiet=not entry.moved(),
+        quiet=not (entry.moved() or finding.moved),
         how={"foreign": "foreign", "unknown": "unknown"}.get(
             finding.cause, first.how if first else "unknown"
         ),

@@ -52,7 +52,7 @@ PyObject *
 pack(PyObject *Py_UNUSED(module), PyObject *tensor)
 {
     PyObject *scope = innermost(), *storage = NULL;
-    if (scope == NULL) {
+    if (scope == NULL || !is_plain(tensor)) {
         return PyObject_CallOneArg(slow_pack, tensor);
     }
     Entry *entry = (Entry *)EntryClass->tp_new(EntryClass, NULL, NULL);
