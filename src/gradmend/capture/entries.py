@@ -62,6 +62,8 @@ class Entry(fields.Entry):
 
     def uncredited(self) -> bool:
         """The counter stepped outside every Write we saw: something changed the tensor unseen."""
+        if self.swaps:
+            return False  # it counts for other memory now, and a fingerprint was taken of this
         if self.counter is None:
             return self.handle._version != self.version
         return self.handle._version - self.counter.credited != self.standing

@@ -31,6 +31,8 @@ _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
 
 
+_CHANGED = -1  # the fingerprint of no memory
+
 Token = list[tuple[Timeline, Written, list[int]]]
 
 
@@ -279,6 +281,8 @@ class Ledger(fields.Ledger):
         if not mine:
             return _nothing
         written = Written(self.tick(), op, raw_here(2), layout_of(t), "metadata")
+        for entry in mine:
+            self._leave_counter(entry)
 
         def done() -> None:
             new = _detach(t)
@@ -286,6 +290,14 @@ class Ledger(fields.Ledger):
                 entry.swaps = (*entry.swaps, (written, new))
 
         return done
+
+    def _leave_counter(self, entry: Entry) -> None:
+        """From now on only its bytes tell whether its memory changed unseen: its counter steps for other memory."""
+        if entry.uncredited():
+            entry.print = _CHANGED
+        elif entry.print is None:
+            value = self.value(entry)
+            entry.print = escapes.fingerprint(entry.handle if value is None else value)
 
     # ---------------------------------------------------------------- Escapes
 

@@ -301,6 +301,8 @@ class Planner:
         if trial.error and not diagnose.is_ours(trial):
             return None
         after = self.runner.run(sources, "heal")
+        if after.error and not diagnose.is_ours(after):
+            return None  # less was found because it broke before that
         if not judge.so_far(after).same or not diagnose.facts_of(trial, after):
             return None
         refused = diagnose.is_refused(plain) and (not diagnose.is_refused(trial) or _other_line(plain, trial))
