@@ -24,7 +24,11 @@ def drawn(layer: torch.nn.Linear) -> None:
     torch.nn.init.normal_(layer.weight)
 
 
-@pytest.mark.parametrize("update", [loaded, added, drawn])
+def reset(layer: torch.nn.Linear) -> None:
+    layer.reset_parameters()
+
+
+@pytest.mark.parametrize("update", [loaded, added, drawn, reset])
 def test_a_linear_layers_weight(update: Callable[[torch.nn.Linear], None]) -> None:
     layer, x = torch.nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
     with gradmend.watch(), pytest.raises(gradmend.ConflictError) as caught:

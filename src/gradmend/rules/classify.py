@@ -69,10 +69,11 @@ def _of_loud(
     base = (slot or "").partition("[")[0]
     if base in _WHERE:
         return "GM106"
-    loaded = _in_file(stack[:1], ("torch/nn/modules/module.py",))  # load_state_dict
-    if not loaded and _by_inplace_flag(op, stack):
+    # load_state_dict(), reset_parameters()
+    anew = _in_file(stack[:1], ("torch/nn/modules/module.py", "torch/nn/init.py"))
+    if not anew and _by_inplace_flag(op, stack):
         return "GM107"
-    if leaf or loaded or _in_file(stack, ("torch/nn/utils/",)):
+    if leaf or anew or _in_file(stack, ("torch/nn/utils/",)):
         return "GM105"
     if not same_region:
         return "GM103"

@@ -137,6 +137,13 @@ def test_a_part_made_before_the_loop(tmp_path: Path) -> None:
     assert "`adv = adv.detach()`" in conflict.help[0] and "inside the loop" in conflict.help[1]
 
 
+def test_a_part_of_what_is_carried_over_goes_by_its_name(tmp_path: Path) -> None:
+    program = CARRIED.replace("h = torch.tanh(x @ u + h @ v)", "h = 0.9 * h + torch.tanh(x @ u)")
+    conflict, where, file, line = run(tmp_path, program, hooks=True)
+    assert where == [line, *lines(file, "made")]
+    assert conflict.help == ("cut it off where it is carried over: `h = h.detach()`",)
+
+
 def test_a_part_made_by_a_constructor_goes_by_its_own_name(tmp_path: Path) -> None:
     program = (
         HEAD

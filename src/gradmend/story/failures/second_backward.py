@@ -119,9 +119,9 @@ def _two_losses(at: Site, shared: Shared | None, before: Frame | None) -> Words:
 
 def _again(at: Site, shared: Shared | None) -> Words:
     """One line ran backward both times: a loop. Was the shared part made in it, or before it?"""
-    names = (shared.names_at(at) if shared else ()) or ("x",)
+    names = shared.names_at(at) if shared else ()
     cut = ", ".join(_detached(n, shared) for n in names)
-    detach = f"`{', '.join(names)} = {cut}`"
+    detach = f"`{', '.join(names)} = {cut}`" if names else "bind its name to its `.detach()`"
     part = _part(at, shared)
     pair = shared.seen_from(at) if shared else None
     loop = enclosing_loop(pair[1]) if pair else None

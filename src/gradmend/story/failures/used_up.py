@@ -146,14 +146,18 @@ def _same_roots(failing: BackwardCall, earlier: Sequence[BackwardCall]) -> bool:
 
 
 def carried_names(frame: Frame) -> tuple[str, ...]:
-    """What the line calls its result. Of several (`out, h = rnn(x, h)`) those that it reads too: state."""
+    """What the line calls its result. Of several (`out, h = rnn(x, h)`) those that it reads too: state. The same of what
+    is only a part of the result (`mean = 0.9 * mean + 0.1 * x`)."""
     name = result_name(frame)
-    if name is None or "," not in name:
-        return (name,) if name else ()
+    if name is not None and "," not in name:
+        return (name,)
     found = statement_of(frame)
-    if found is None or not isinstance(found[1], ast.Assign):
+    statement = found[1] if found is not None else None
+    if isinstance(statement, ast.AugAssign):
+        return (ast.unparse(statement.target),)
+    if not isinstance(statement, ast.Assign):
         return ()
-    target, value = found[1].targets[0], found[1].value
+    target, value = statement.targets[0], statement.value
     read = {ast.unparse(n) for n in ast.walk(value) if isinstance(n, ast.Name | ast.Attribute)}
     parts = (n for n in ast.walk(target) if isinstance(n, ast.Name | ast.Attribute))
     return tuple(t for n in parts if (t := ast.unparse(n)) in read and t != "self")
