@@ -41,13 +41,15 @@ def has_parts(t: torch.Tensor) -> bool:
 
 def parts_of(t: torch.Tensor) -> list[torch.Tensor]:
     """The tensors in whose memory this one lies: itself, or those that it is made of."""
-    if type(t) not in PLAIN and is_wrapper(t):
-        return [part for inner in _wrapped(t) for part in parts_of(inner)]
-    parts = _PARTS.get(t.layout)
-    if parts is None:
-        return [t]
-    handle = _Base.detach(t)
-    return [part(handle) for part in parts]
+    try:
+        if type(t) not in PLAIN and is_wrapper(t):
+            return [part for inner in _wrapped(t) for part in parts_of(inner)]
+        if t.layout in _PARTS:
+            handle = _Base.detach(t)
+            return [part(handle) for part in _PARTS[t.layout]]
+    except RuntimeError:
+        pass  # a fake one, or another that shows no parts: its counter is all there is to go by
+    return [t]
 
 
 def _wrapped(t: Any) -> list[torch.Tensor]:
@@ -121,9 +123,9 @@ class Pieces:
             None if value is now or same_bytes(physical(value), physical(now)) else value
             for now, value in values
         ]
-        return (
-            _made_of(self.whole.handle, iter(old)) if any(v is not None for v in old) else self.whole.handle
-        )
+        if all(value is None for value in old):
+            return self.whole.handle
+        return _made_of(self.whole.handle, iter(old))
 
 
 __all__ = ["Pieces", "has_parts", "parts_of"]
