@@ -45,9 +45,11 @@ def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
     return (lo, lo + storage.nbytes()) if lo else (0, 0)
 
 
-def _is_hollow(storage: torch.UntypedStorage) -> bool:
+def _is_hollow(t: torch.Tensor, storage: torch.UntypedStorage) -> bool:
     """Of a class that keeps its values elsewhere: it has a size, and no memory."""
-    return storage.device.type != "meta" and storage.nbytes() > 0 and storage.data_ptr() == 0
+    if type(t) in PLAIN or storage.device.type == "meta":
+        return False
+    return storage.nbytes() > 0 and storage.data_ptr() == 0
 
 
 class Ledger(fields.Ledger):
@@ -72,7 +74,7 @@ class Ledger(fields.Ledger):
         try:
             storage = _storage_of(t)
             foreign = not storage.resizable()
-            if type(t) not in PLAIN and _is_hollow(storage):
+            if _is_hollow(t, storage):
                 return entry
         except RuntimeError:
             return entry  # wrapped: PyTorch's counter is all there is to go by
@@ -166,7 +168,7 @@ class Ledger(fields.Ledger):
         try:
             storage = _storage_of(t)
             key = storage._cdata
-            if type(t) not in PLAIN and _is_hollow(storage):
+            if _is_hollow(t, storage):
                 return None
         except (RuntimeError, AttributeError, TypeError, ValueError):
             return None

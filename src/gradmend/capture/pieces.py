@@ -34,15 +34,19 @@ _PARTS: dict[torch.layout, Sequence[Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
+def _wraps(t: torch.Tensor) -> bool:
+    return type(t) not in PLAIN and is_wrapper(t)
+
+
 def has_parts(t: torch.Tensor) -> bool:
     """Whether its memory is that of other tensors."""
-    return (type(t) not in PLAIN and is_wrapper(t)) or t.layout in _PARTS
+    return _wraps(t) or t.layout in _PARTS
 
 
 def parts_of(t: torch.Tensor) -> list[torch.Tensor]:
     """The tensors in whose memory this one lies: itself, or those that it is made of."""
     try:
-        if type(t) not in PLAIN and is_wrapper(t):
+        if _wraps(t):
             return [part for inner in _wrapped(t) for part in parts_of(inner)]
         if t.layout in _PARTS:
             handle = _Base.detach(t)
@@ -59,7 +63,7 @@ def _wrapped(t: Any) -> list[torch.Tensor]:
 
 def _made_of(like: Any, parts: Iterator[torch.Tensor | None]) -> torch.Tensor:
     """The same as `like`, of these parts; None: of its own. (Ragged ones know each other by their offsets' tensor.)"""
-    if type(like) not in PLAIN and is_wrapper(like):
+    if _wraps(like):
         names, how = like.__tensor_flatten__()
         inner = {name: getattr(like, name) for name in names}
         inner = {n: _made_of(v, parts) if isinstance(v, torch.Tensor) else v for n, v in inner.items()}

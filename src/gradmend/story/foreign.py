@@ -252,9 +252,8 @@ def _written(node: ast.AST) -> set[str]:
                 found |= _spelled(value)
             if attr in _FIRST_ARGUMENT and args:
                 found |= _spelled(args[0])
-            if (
-                attr == "pack_into"
-            ):  # struct.pack_into(format, buffer, ...), Struct(format).pack_into(buffer, ...)
+            # struct.pack_into(format, buffer, ...), Struct(format).pack_into(buffer, ...)
+            if attr == "pack_into":
                 found.update(*map(_spelled, args[:2]))
             for keyword in keywords:
                 if keyword.arg == "out":
