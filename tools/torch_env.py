@@ -4,7 +4,8 @@
     python tools/torch_env.py 2.15.0 .venv-torch/2.15.0 --cuda     # with the CUDA libraries it asks for: 5 to 7 GB
 
 The registry's builds of torch are linked against CUDA. The tests run on the CPU and call none of it, so empty libraries
-that define the missing names let it load. Needs gcc, nm and readelf; without them, use `--cuda`.
+that define the missing names let it load. Needs gcc, nm and readelf; without them the real ones are installed.
+Gradmend is installed too, as it lies here, with what its tests need.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import defaultdict
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 _CUDA = re.compile(r"^(nvidia|cuda|triton|pytorch-triton)\b")
 
 
@@ -38,7 +41,17 @@ def main() -> None:
         packages = next(args.folder.glob("lib/python3*/site-packages"))
         subprocess.run([*pip, *_needed(packages)], check=True, stderr=subprocess.DEVNULL)
         _fill_in(packages / "torch" / "lib")
+    # One by one: pip would see that torch lacks its CUDA libraries, and fetch them.
+    subprocess.run([*pip, *_ours()], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*pip, "--no-deps", "--editable", ROOT], check=True)
     subprocess.run([args.folder / "bin" / "python", "-c", "import torch; print(torch.__version__)"], check=True)
+
+
+def _ours() -> list[str]:
+    """What Gradmend and its tests need besides torch."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    return [one for one in wanted if not one.startswith("torch")]
 
 
 def _needed(packages: Path) -> list[str]:
@@ -89,7 +102,7 @@ def _symbols(library: Path, which: str) -> set[tuple[str, str]]:
 def _build(path: Path, names: dict[str, set[str]]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         code, versions = Path(scratch, "empty.c"), Path(scratch, "versions")
-        code.write_text("".join(f"void *{name}[64];\n" for each in names.values() for name in sorted(each)))
+        code.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for each in names.values() for name in sorted(each)))
         lines = [f"{v} {{ {'; '.join(sorted(each))}; }};\n" for v, each in names.items() if v]
         versions.write_text("".join(lines))
         script = [f"-Wl,--version-script={versions}"] if lines else []

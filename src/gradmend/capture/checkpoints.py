@@ -24,6 +24,7 @@ from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 from gradmend.capture.taps.homes import OPERATORS
 from gradmend.capture.unguarded import Read
+from gradmend.compat import checkpoints as compat
 from gradmend.heal.undo import same_bytes
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -322,26 +323,14 @@ def _second(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
     return again
 
 
-_plain_generator = _checkpoint._checkpoint_without_reentrant_generator
-
-
-def _generator(
-    fn: Any,
-    preserve_rng_state: bool = True,
-    context_fn: Any = _checkpoint.noop_context_fn,
-    determinism_check: str = "default",
-    debug: bool = False,
-    early_stop: bool = True,
-    *args: Any,
-    **kwargs: Any,
-) -> Generator[None, None, None]:
-    rest = (preserve_rng_state, context_fn, determinism_check, debug, early_stop, *args)
+def _generator(fn: Any, *args: Any, **kwargs: Any) -> Generator[None, None, None]:
     scope = saves.current()
     if scope is None or _compiling() or not torch.is_grad_enabled():
-        yield from _plain_generator(fn, *rest, **kwargs)
+        yield from compat.generator(fn, *args, **kwargs)
         return
-    region = Region(scope, raw_here(2), [a for a in args if isinstance(a, torch.Tensor)])
-    inner = _plain_generator(_second(region, fn), *rest, **kwargs)
+    inputs = compat.inputs_of(args, kwargs)
+    region = Region(scope, raw_here(2), [a for a in inputs if isinstance(a, torch.Tensor)])
+    inner = compat.generator(_second(region, fn), *args, **kwargs)
     next(inner)
     failure: BaseException | None = None
     with _Reader(region):
@@ -381,11 +370,21 @@ def _forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) 
     return _plain_forward(ctx, twice, preserve_rng_state, *args)
 
 
+_homes: list[Any] = []  # the modules whose name is ours while we are armed
+
+
 def arm() -> None:
-    _checkpoint._checkpoint_without_reentrant_generator = _generator
+    _homes[:] = compat.homes()
+    for home in _homes:
+        setattr(home, compat.GENERATOR, _generator)
+    if compat.users_hooks is not None:
+        setattr(_checkpoint, compat.USERS_HOOKS, saves.users_hooks)
     _Function.forward = staticmethod(_forward)
 
 
 def disarm() -> None:
-    _checkpoint._checkpoint_without_reentrant_generator = _plain_generator
+    for home in _homes:
+        setattr(home, compat.GENERATOR, compat.generator)
+    if compat.users_hooks is not None:
+        setattr(_checkpoint, compat.USERS_HOOKS, compat.users_hooks)
     _Function.forward = _forward_slot

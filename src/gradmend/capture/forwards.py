@@ -22,7 +22,6 @@ class Inside:
 
     def __init__(self, inputs: list[torch.Tensor]) -> None:
         self.inputs = inputs
-        self.nodes = [t.grad_fn for t in inputs]
         self.numbers = [_numbers(t) for t in inputs]
         self.steps = Steps(inputs)
         self.since = next(serials)
@@ -31,15 +30,15 @@ class Inside:
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         self.steps.hear(op, targets)
 
-    def unmarked(self) -> Written | None:
+    def unmarked(self, dirty: Sequence[torch.Tensor]) -> Written | None:
         """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
         made = [e for e in live() if e.serial > self.since] if state.pending else []
         leaves = state.leaf_writes[self.leaves :]
         del state.leaf_writes[self.leaves :]
         found: Written | None = None
-        for i, (t, node, numbers) in enumerate(zip(self.inputs, self.nodes, self.numbers, strict=True)):
+        for i, (t, numbers) in enumerate(zip(self.inputs, self.numbers, strict=True)):
             mine = [e for e in made if e.key[0] in numbers]
-            if t.grad_fn is not node:  # marked dirty: the tensor's history is the Function's now
+            if any(t is d for d in dirty):  # the tensor's history is the Function's now
                 for edit in mine:
                     edit.void = True
                 continue

@@ -1,11 +1,14 @@
 """Custom autograd.Functions: tensors hung on ctx are Saves, and a forward that writes its input unmarked is told.
 
-Every call of a Function passes through `_SingleLevelFunction.apply`, however early its name was bound, and every
-backward of one through `BackwardCFunction.apply`: both are wrapped.
+`apply` may be bound to a name before we are armed, and is a builtin since 2.15. However it is reached, it makes a ctx and
+asks the class for `forward`, then for `setup_context`: it is given ours. Every backward of one passes through
+`BackwardCFunction.apply`, which is wrapped.
 """
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +18,7 @@ from torch.autograd import function as _function
 from gradmend.capture import backwards, gradients, plain, saves
 from gradmend.capture.entries import Written
 from gradmend.capture.faults import Fault
-from gradmend.capture.forwards import inside_forward
+from gradmend.capture.forwards import Inside, inside_forward
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 from gradmend.capture.unguarded import Kept
@@ -24,6 +27,8 @@ from gradmend.errors import GradmendError
 _KEPT = "_gradmend_kept"
 _Single: Any = _function._SingleLevelFunction
 _Backward: Any = _function.BackwardCFunction
+_Meta: Any = _function.FunctionMeta
+_plain_look_up = type.__getattribute__
 _compiling = torch.compiler.is_compiling
 _default: Any = torch.Tensor.__torch_function__
 _disabled = torch._C._disabled_torch_function_impl
@@ -40,37 +45,64 @@ def _answers(value: Any) -> bool:
 # ------------------------------------------------------------------------ forward
 
 
-def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    scope = saves.current()
-    if scope is None or _compiling():
-        return super(_Single, cls).apply(*args, **kwargs)
+class _Local(threading.local):
+    ctx: Any = None  # just made, and its forward not yet looked up
+    setup: tuple[Any, Any, Inside] | None = None  # class, ctx and inputs of a forward whose setup_context comes next
+
+
+_local = _Local()
+
+
+def _made(self: Any, *args: Any, **kwargs: Any) -> None:
+    """A ctx is born: its class is asked for `forward` next."""
+    _local.ctx = None if saves.current() is None or _compiling() else self
+
+
+def _look_up(cls: Any, name: str) -> Any:
+    found = _plain_look_up(cls, name)
+    if name == "forward":
+        ctx, _local.ctx = _local.ctx, None
+        if ctx is not None and type(ctx) is _plain_look_up(cls, "_backward_cls"):
+            return functools.partial(_forward, found, cls, ctx)
+    elif name == "setup_context" and _local.setup is not None and _local.setup[0] is cls:
+        _, ctx, seen = _local.setup
+        _local.setup = None
+        return functools.partial(_setup, found, cls, ctx, seen)
+    return found
+
+
+def _forward(forward: Any, cls: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     inputs = [a for a in tensors if _answers(a) and a.requires_grad]
     if not inputs and all(map(_answers, tensors)):
-        return super(_Single, cls).apply(*args, **kwargs)
+        return forward(*args, **kwargs)
     with inside_forward(inputs) as seen:
         hub.listen(seen)
         try:
-            out = super(_Single, cls).apply(*args, **kwargs)
+            out = forward(*args, **kwargs)
         finally:
             hub.unlisten(seen)
-    ctx = _ctx_of(out, cls)
-    if ctx is not None:
-        keep(ctx, cls, scope, raw_here(2))
-    written = seen.unmarked()
-    if written is not None and scope.policy == "watch" and not plain.active:
-        raise _unmarked(cls, written, scope, raw_here(2))
+    if _plain_look_up(cls, "setup_context") is _Single.setup_context:
+        _finish(cls, ctx, seen)
+    else:
+        _local.setup = cls, ctx, seen
     return out
 
 
-def _ctx_of(out: Any, cls: Any) -> Any:
-    """The ctx is the node: any output that the Function made carries it."""
-    for one in out if isinstance(out, (tuple, list)) else (out,):
-        if _answers(one):
-            node = one.grad_fn
-            if node is not None and type(node) is cls._backward_cls:
-                return node
-    return None
+def _setup(setup: Any, cls: Any, ctx: Any, seen: Inside, *args: Any) -> Any:
+    out = setup(*args)
+    _finish(cls, ctx, seen)
+    return out
+
+
+def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
+    scope = saves.current()
+    if scope is None:
+        return
+    keep(ctx, cls, scope, raw_here(2))
+    written = seen.unmarked(ctx.dirty_tensors or ())
+    if written is not None and scope.policy == "watch" and not plain.active:
+        raise _unmarked(cls, written, scope, raw_here(2))
 
 
 def keep(ctx: Any, cls: type, scope: Any, raw: Raw) -> None:
@@ -198,14 +230,15 @@ def _refuse_second_order(entry: Kept) -> None:
 
 
 def arm() -> None:
-    _Single.apply = classmethod(_apply)
+    _Backward.__init__ = _made
+    _Meta.__getattribute__ = _look_up
     _Backward.apply = _backward
     if _plain_boxed is not None:
         _Backward.apply_boxed = _backward_boxed
 
 
 def disarm() -> None:
-    del _Single.apply
+    del _Backward.__init__, _Meta.__getattribute__
     _Backward.apply = _plain_backward
     if _plain_boxed is not None:
         _Backward.apply_boxed = _plain_boxed

@@ -142,7 +142,21 @@ def _compose(
         entry = getattr(value, "_gradmend_entry", None)
         return value if entry is None else LEDGER.ask(entry, packed)
 
+    outer_pack.theirs = pack, unpack  # type: ignore[attr-defined]
     return outer_pack, outer_unpack
+
+
+def users_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The innermost hooks that are neither ours nor a checkpoint's own: what a checkpoint since 2.14 asks for."""
+    hooks: Any = _C._top_saved_tensors_default_hooks(False)
+    while hooks is not None:
+        if hooks[0] is _hooks[0]:
+            return None  # ours lie below all others, unless somebody's were on before: then they are composed
+        hooks = getattr(hooks[0], "theirs", hooks)
+        if not getattr(hooks[0], "_checkpoint_internal", False):
+            return hooks
+        hooks = hooks[0]._user_hooks
+    return None
 
 
 _plain_enter = saved_tensors_hooks.__enter__
