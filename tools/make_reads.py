@@ -1,6 +1,8 @@
-"""Makes src/gradmend/capture/reads.json: the saved slots which backward does not read.
+"""Makes the part of src/gradmend/capture/reads.json that the installed torch speaks of: the slots its backward does not read.
 
     python tools/make_reads.py [--check] [--only OP ...] [--raw OUT.jsonl]
+
+The table holds one release whole, the base, and of each other release only the nodes that differ.
 
 Each op of PyTorch's own op database runs in a forked process with a time limit, since an index out of range can
 kill one. A slot is listed only when no observation contradicts it and at least ENOUGH support it.
@@ -30,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reads_extra import PROGRAMS
 from reads_observe import observe, variants
 
+from gradmend.capture.reads import table_of
+from gradmend.compat.releases import release
 from gradmend.story.knowledge._entries import at_node
 
 OUT = Path(__file__).parents[1] / "src/gradmend/capture/reads.json"
@@ -246,6 +250,19 @@ def _and_double(condition: Condition, part: list[Seen]) -> Condition:
     return {**condition, "grad_mode": False}
 
 
+def enter(page: dict[str, Any], name: str, unread: dict[str, dict[str, Any]]) -> None:
+    """Puts what was measured on one release into the page."""
+    tables = {known: table_of(page, known) for known in (page["base"], *page["differs"])}
+    tables[name] = unread
+    base = tables[page["base"]]
+    page["unread"] = base
+    page["differs"] = {
+        other: {node: table.get(node, {}) for node in sorted({*base, *table}) if base.get(node) != table.get(node)}
+        for other, table in sorted(tables.items(), key=lambda item: [int(n) for n in item[0].split(".")])
+        if other != page["base"]
+    }
+
+
 def collect(only: list[str] | None) -> list[Seen]:
     """Every observation of every job, or of these alone."""
     from torch.testing._internal.common_methods_invocations import op_db
@@ -290,11 +307,8 @@ def main() -> int:
         return 0
     for node, slots in BY_SOURCE.items():
         unread.setdefault(node, {}).update(slots)
-    page = {
-        "torch": torch.__version__.split("+")[0],
-        "made_by": "tools/make_reads.py",
-        "unread": dict(sorted(unread.items())),
-    }
+    page = json.loads(OUT.read_text())
+    enter(page, release(torch.__version__), dict(sorted(unread.items())))
     text = json.dumps(page, indent=1) + "\n"
     if options.check:
         same = OUT.read_text() == text

@@ -8,11 +8,12 @@ gradmend.install()          # add the story to PyTorch's own error, at almost no
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ConflictError", "GradmendError", "explain", "heal", "install", "saves", "uninstall", "watch"]
+__all__ = ["ConflictError", "GradmendError", "GradmendWarning", "explain", "heal", "install", "saves", "uninstall", "watch"]
 
 if TYPE_CHECKING:
     from gradmend.errors import ConflictError as ConflictError
     from gradmend.errors import GradmendError as GradmendError
+    from gradmend.errors import GradmendWarning as GradmendWarning
     from gradmend.recording import install as install
     from gradmend.recording import uninstall as uninstall
     from gradmend.story.failures.explain import explain as explain
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ConflictError": "gradmend.errors",
     "GradmendError": "gradmend.errors",
+    "GradmendWarning": "gradmend.errors",
     "explain": "gradmend.story.failures.explain",
     "heal": "gradmend.watching",
     "install": "gradmend.recording",

@@ -43,5 +43,9 @@ class BudgetError(GradmendError):
     """Healing would keep more bytes than the budget allows."""
 
 
+class GradmendWarning(UserWarning):
+    """Something that Gradmend can't see or can't promise here."""
+
+
 class UsageError(Exception):
     """Bad input: one clear line, exit code 2."""

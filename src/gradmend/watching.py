@@ -15,6 +15,7 @@ from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.capture.unguarded import Read
 from gradmend.capture.verdict import Tallies, Tally
+from gradmend.compat import trust
 from gradmend.errors import ConflictError
 from gradmend.heal.budget import parse
 from gradmend.model import Conflict, Session
@@ -122,6 +123,7 @@ class Watching(ContextDecorator):
         self._open: list[tuple[Scope, Teller]] = []
 
     def __enter__(self) -> Session:
+        trust.require(self._policy)
         teller = Teller(self._policy)
         healed = teller.healed if self._policy == "heal" else None
         scope = Scope(self._policy, teller, self._budget, self._paranoid, healed, teller.spared)

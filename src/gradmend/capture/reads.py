@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gradmend.capture import incoming
+from gradmend.compat.releases import release
 
 # Of each condition all features must hold, of a slot's conditions one: then backward does not read the slot.
 Feature = bool | int | float | str | None
@@ -25,21 +26,27 @@ _RAW = "_raw_saved_"
 def table() -> dict[str, dict[str, list[Condition]]]:
     """Node name -> slot -> the conditions under which it is not read; {} holds always."""
     page = json.loads(files("gradmend.capture").joinpath("reads.json").read_text())
-    nodes: dict[str, dict[str, Any]] = page["unread"]
-    # Measured on one release. On another, only what every release has had: BatchNorm's running statistics.
-    measured = _release(page["torch"]) == _release(torch.__version__)
+    ours = release(torch.__version__)
+    measured = ours in measured_on(page)
     return {
         node: {
             slot: [{}] if when == "always" else when
             for slot, when in slots.items()
+            # On a release that nobody measured, only what every one has had: BatchNorm's running statistics.
             if measured or slot.startswith("running_")
         }
-        for node, slots in nodes.items()
+        for node, slots in table_of(page, ours).items()
     }
 
 
-def _release(version: str) -> list[str]:
-    return version.split(".")[:2]
+def measured_on(page: dict[str, Any]) -> list[str]:
+    return [page["base"], *page["differs"]]
+
+
+def table_of(page: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """What was measured on one release: the base, and what differs from it there."""
+    nodes = {**page["unread"], **page["differs"].get(name, {})}
+    return {node: slots for node, slots in nodes.items() if slots}
 
 
 def is_read(node: Any, slot: str | None, device: str = "cpu") -> bool:
