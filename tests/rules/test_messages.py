@@ -60,6 +60,7 @@ def clip_embedding() -> None:
     table = nn.Embedding(5, 2, sparse=True)
     table(torch.tensor([1, 2])).sum().backward()
     nn.utils.clip_grad_norm_(table.parameters(), 1.0)
+    pytest.skip("this torch takes the norm of a sparse gradient (2.15 does)")
 
 
 def huge_product() -> None:

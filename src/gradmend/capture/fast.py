@@ -1,18 +1,19 @@
 """The compiled part, where it could be built: native/ has its source, and what it is made of.
 
-Without it everything works the same, only slower; `GRADMEND_PURE=1` does without it.
+Without it everything works the same, only slower; `GRADMEND_PURE=1` does without it, 0 or nothing does not.
 """
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import Any
 
 import torch
 
+from gradmend.form import wants_pure
+
 compiled: Any = None
-if not os.environ.get("GRADMEND_PURE"):
+if not wants_pure():
     try:
         compiled = import_module("gradmend.capture._fast")
     except ImportError:  # no compiler where it was installed, or another Python

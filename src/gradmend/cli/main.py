@@ -1,4 +1,4 @@
-"""The command line: `gradmend run|fix|explain|saves|report|demo`."""
+"""The command line: `gradmend run|fix|explain|saves|report|demo|doctor`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from importlib import import_module
 from gradmend.errors import UsageError
 
 # Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
-_COMMANDS = ("run", "fix", "explain", "saves", "report", "demo")
+_COMMANDS = ("run", "fix", "explain", "saves", "report", "demo", "doctor")
 
 
 def build() -> argparse.ArgumentParser:
     from gradmend import __version__
+    from gradmend.form import form
 
     parser = argparse.ArgumentParser(
         prog="gradmend",
         description="Find, heal and fix what breaks PyTorch's gradients.",
         epilog="`gradmend COMMAND --help` tells more of each.",
     )
-    parser.add_argument("--version", action="version", version=f"gradmend {__version__}")
+    parser.add_argument("--version", action="version", version=f"gradmend {__version__} ({form()})")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in _COMMANDS:
         import_module(f"gradmend.cli.{name}").add_parser(commands)

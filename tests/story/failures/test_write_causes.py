@@ -66,7 +66,7 @@ ROWS = [
     ("with torch.no_grad():\n    v = x[1:]\nv.mul_(2)  # <- here", "GM123", "mul_", "made under `no_grad`", "outside the `no_grad` block"),
     ("with torch.inference_mode():\n    v = x[1:]\nv *= 2  # <- here", "GM123", "mul_", "`inference_mode`", "into the `inference_mode` block"),
     ("e = torch.ones(1, 3).expand(4, 3)\ne.add_(1)  # <- here", "GM124", "add_", "`e` is expanded", "`.clone()`"),
-    ("e = torch.ones(1, 3).expand(4, 3)\ne[:, 0] = 2  # <- here", "GM124", "__setitem__", "`e[:, 0]` is expanded", "`.repeat(...)`"),
+    ("e = torch.ones(1, 3).expand(4, 3)\ne[:, 0] = torch.arange(4.0)  # <- here", "GM124", "__setitem__", "`e[:, 0]` is expanded", "`.repeat(...)`"),
     ("buf = torch.empty(4)\ntorch.mul(w, 2, out=buf)  # <- here", "GM125", "mul", "`mul` with `out=`", "`buf = torch.mul(w, 2)`"),
     ("buf = torch.empty(4)\ny = torch.exp(w, out=buf)  # <- here", "GM125", "exp", "`exp` with `out=`", "`torch.exp(w)`"),
     ("buf = torch.empty(4, 4)\ntorch.matmul(x, x.t(), out=buf)  # <- here", "GM125", "matmul", "`matmul`", "drop `out=`"),

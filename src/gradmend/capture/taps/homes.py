@@ -18,7 +18,7 @@ OPERATORS = (
 ).split()
 
 # Tensor methods that write by a Python function or an element at a time: in no schema.
-_UNSCHEMED_METHODS = ("apply_", "map_", "map2_")
+UNSCHEMED_METHODS = ("apply_", "map_", "map2_")
 
 
 class Patch(NamedTuple):
@@ -49,7 +49,7 @@ def _methods() -> Iterator[Patch]:
             if op in special.OWN_METHODS:
                 continue
             yield Patch(top, op, wrappers.method(getattr(top, op), op))
-    for op in (*OPERATORS, *_UNSCHEMED_METHODS):
+    for op in (*OPERATORS, *UNSCHEMED_METHODS):
         if hasattr(top, op):  # __itruediv__ and __ipow__ are torch.Tensor's own
             yield Patch(top, op, wrappers.method(getattr(top, op), op))
     yield Patch(top, "__setitem__", wrappers.setitem(base.__setitem__))

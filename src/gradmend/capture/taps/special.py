@@ -17,6 +17,22 @@ from gradmend.capture.taps.wrappers import Func, _dress, _gather, _overridden, p
 OWN_METHODS = frozenset({"set_"})
 
 
+_BORN = ((torch, "from_numpy frombuffer as_tensor asarray from_dlpack"), (torch.utils.dlpack, "from_dlpack"))
+_ESCAPES = ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack"))
+_ESCAPING_METHODS = "numpy untyped_storage data_ptr storage __dlpack__"
+_STORAGE_WRITES = "copy_ fill_ resize_ __setitem__ byteswap"
+
+
+def wanted() -> Iterator[tuple[Any, str]]:
+    """Every name that is looked for here. Those of to_dlpack come and go."""
+    for name in ("data", "real", "imag", "detach", "set_", *_ESCAPING_METHODS.split()):
+        yield torch.Tensor, name
+    for owner, names in (*_BORN, (torch.UntypedStorage, _STORAGE_WRITES)):
+        yield from ((owner, name) for name in names.split())
+    if torch.distributed.is_available():
+        yield from ((torch.distributed, name) for name in _COLLECTIVES if not name.startswith("_"))
+
+
 def patches() -> Iterator[Any]:
     from gradmend.capture.taps.homes import Patch
 
@@ -27,23 +43,17 @@ def patches() -> Iterator[Any]:
     yield Patch(top, "detach", _detaching(Base.detach))
     yield Patch(torch, "detach", _detaching(torch.detach))
     yield Patch(top, "set_", _swapping(top.set_, "set_"))
-    for name in ("numpy", "untyped_storage", "data_ptr"):
-        yield Patch(top, name, _escaping(getattr(Base, name), name))
-    for name in ("storage", "__dlpack__"):
-        yield Patch(top, name, _escaping(top.__dict__[name], name))
-    for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack")):
+    for name in _ESCAPING_METHODS.split():
+        if hasattr(top, name):
+            yield Patch(top, name, _escaping(getattr(top, name), name))
+    for owner, name in _ESCAPES:
         if name in vars(owner):
             yield Patch(owner, name, _escaping(getattr(owner, name), name))
-    for owner, name in (
-        (torch, "from_numpy"),
-        (torch, "frombuffer"),
-        (torch, "as_tensor"),
-        (torch, "asarray"),
-        (torch, "from_dlpack"),
-        (torch.utils.dlpack, "from_dlpack"),
-    ):
-        yield Patch(owner, name, _born(getattr(owner, name), name))
-    for name in ("copy_", "fill_", "resize_", "__setitem__", "byteswap"):
+    for owner, names in _BORN:
+        for name in names.split():
+            if hasattr(owner, name):
+                yield Patch(owner, name, _born(getattr(owner, name), name))
+    for name in _STORAGE_WRITES.split():
         if hasattr(torch.UntypedStorage, name):
             yield Patch(torch.UntypedStorage, name, _storage_write(getattr(torch.UntypedStorage, name), name))
     from torch.autograd.grad_mode import _unsafe_preserve_version_counter as preserve
