@@ -257,7 +257,9 @@ def enter(page: dict[str, Any], name: str, unread: dict[str, dict[str, Any]]) ->
     base = tables[page["base"]]
     page["unread"] = base
     page["differs"] = {
-        other: {node: table.get(node, {}) for node in sorted({*base, *table}) if base.get(node) != table.get(node)}
+        other: {
+            node: table.get(node, {}) for node in sorted({*base, *table}) if base.get(node) != table.get(node)
+        }
         for other, table in sorted(tables.items(), key=lambda item: [int(n) for n in item[0].split(".")])
         if other != page["base"]
     }

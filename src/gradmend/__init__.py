@@ -8,7 +8,17 @@ gradmend.install()          # add the story to PyTorch's own error, at almost no
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ConflictError", "GradmendError", "GradmendWarning", "explain", "heal", "install", "saves", "uninstall", "watch"]
+__all__ = [
+    "ConflictError",
+    "GradmendError",
+    "GradmendWarning",
+    "explain",
+    "heal",
+    "install",
+    "saves",
+    "uninstall",
+    "watch",
+]
 
 if TYPE_CHECKING:
     from gradmend.errors import ConflictError as ConflictError

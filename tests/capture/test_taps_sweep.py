@@ -155,7 +155,9 @@ foreach = [
 
 @pytest.mark.parametrize("op", foreach, ids=lambda op: op.name)
 def test_foreach_variant(op):
-    name = f"{op.name}_"  # since 2.15 its in-place form is torch.foreach.exp_, which calls torch._foreach_exp_
+    name = (
+        f"{op.name}_"  # since 2.15 its in-place form is torch.foreach.exp_, which calls torch._foreach_exp_
+    )
 
     def fits(sample):
         if len(sample.input) < 2 or not all(t.numel() for t in sample.input):

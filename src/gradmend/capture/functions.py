@@ -47,7 +47,9 @@ def _answers(value: Any) -> bool:
 
 class _Local(threading.local):
     ctx: Any = None  # just made, and its forward not yet looked up
-    setup: tuple[Any, Any, Inside] | None = None  # class, ctx and inputs of a forward whose setup_context comes next
+    setup: tuple[Any, Any, Inside] | None = (
+        None  # class, ctx and inputs of a forward whose setup_context comes next
+    )
 
 
 _local = _Local()

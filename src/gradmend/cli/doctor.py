@@ -70,7 +70,9 @@ def _table(found: dict[str, Any]) -> str:
     lines += ["", "what Gradmend must see, tried now:"]
     for road, why in found["roads"].items():
         about = canaries().CANARIES[road].about
-        lines.append(f"  {'ok' if why is None else 'FAILS':<6}{road:<14}{about}" + (f": {why}" if why else ""))
+        lines.append(
+            f"  {'ok' if why is None else 'FAILS':<6}{road:<14}{about}" + (f": {why}" if why else "")
+        )
     return "\n".join(lines)
 
 

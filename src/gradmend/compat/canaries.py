@@ -33,15 +33,17 @@ class _Failed(Exception):
     pass
 
 
-def _watched(program: Callable[[], Any]) -> None:
-    """watch() must raise."""
+def _watched(program: Callable[[], Any], rule: str | None = None) -> None:
+    """watch() must raise, by this rule where another road would find something too."""
     import gradmend
 
     try:
         with gradmend.watch():
             program()
-    except gradmend.ConflictError:
-        return
+    except gradmend.ConflictError as error:
+        if rule is None or error.conflict.rule == rule:
+            return
+        raise _Failed(f"watch() told {error.conflict.rule}, not {rule}") from None
     raise _Failed("watch() said nothing")
 
 
@@ -220,13 +222,13 @@ class _OnCtx(torch.autograd.Function):
         return x * x
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         return 2 * ctx.x * grad
 
 
 class _OnCtxLater(torch.autograd.Function):
     @staticmethod
-    def forward(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(x: torch.Tensor) -> torch.Tensor:
         return x * x
 
     @staticmethod
@@ -234,7 +236,7 @@ class _OnCtxLater(torch.autograd.Function):
         ctx.kept = {"x": inputs[0]}
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         return 2 * ctx.kept["x"] * grad
 
 
@@ -245,7 +247,7 @@ class _Unmarked(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         return 2 * grad
 
 
@@ -274,7 +276,7 @@ def unmarked() -> None:
         h = _leaf().clone()
         (_unmarked(h) + h).sum().backward()
 
-    _watched(program)
+    _watched(program, "GM206")
 
 
 @canary("gradients that a hook writes in place")
@@ -336,5 +338,5 @@ def failure_of(road: str) -> str | None:
     except _Failed as failed:
         return str(failed)
     except Exception as error:
-        return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return None

@@ -105,7 +105,12 @@ def _child(roads: list[str]) -> tuple[list[tuple[str, str | None]], str]:
     command = [sys.executable or "python3", "-P", "-c", code, *roads]
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         return [], f"not run to its end in {_SECONDS} s"
@@ -148,7 +153,14 @@ def _cache_file() -> Path:
     from gradmend import __version__
     from gradmend.capture.fast import compiled
 
-    build = (torch.__version__, torch.version.git_version, sys.version, __version__, compiled is None, _own_files())
+    build = (
+        torch.__version__,
+        torch.version.git_version,
+        sys.version,
+        __version__,
+        compiled is None,
+        _own_files(),
+    )
     name = hashlib.sha256(repr(build).encode()).hexdigest()[:24]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "gradmend", f"canaries-{name}.json")

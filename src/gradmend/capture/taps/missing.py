@@ -10,7 +10,9 @@ from gradmend.capture.taps import homes, special
 from gradmend.capture.taps.schemas import METADATA, UNDERSTATED, writing_ops
 
 # They end as writers do, and write nothing: hooks, names, flags.
-_HARMLESS = frozenset("requires_grad_ retain_grad share_memory_ rename_ refine_names_ is_shared_ align_to_".split())
+_HARMLESS = frozenset(
+    "requires_grad_ retain_grad share_memory_ rename_ refine_names_ is_shared_ align_to_".split()
+)
 
 
 def missing() -> list[str]:
