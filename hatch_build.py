@@ -21,7 +21,7 @@ class CompiledPart(BuildHookInterface):
         try:
             built = _compile(Path(self.root), into)
         except Exception as error:  # whatever a compiler, its headers or their absence may say
-            self.app.display_warning(f"gradmend is installed without its compiled part: {error}")
+            self.app.display_warning(f"gradmend is built without its compiled part, pure and slower: {error}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
@@ -39,6 +39,7 @@ def _compile(root: Path, into: Path) -> Path:
     command = build_ext(Distribution({"name": "gradmend", "ext_modules": [extension]}))
     with tempfile.TemporaryDirectory() as scratch:
         command.build_lib, command.build_temp = str(into), scratch
+        command.force = True  # a library of an earlier build may be by another compiler, or none of ours
         command.ensure_finalized()
         command.run()
     return Path(command.get_ext_fullpath(NAME))

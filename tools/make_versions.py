@@ -1,0 +1,69 @@
+"""Makes docs/versions.md from what `make test-matrix` left: build/torch-2.15.0-python3.xml and its like."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "versions.md"
+HEAD = """# Releases of torch
+
+Every test of `make test`, run with each release by `make test-matrix`, which writes this page. `make test-torch TORCH=2.15.0`
+runs one. The registry's builds are linked against CUDA; the tests run on the CPU, over empty CUDA libraries
+(`tools/torch_env.py`).
+
+| torch | Python | passed | failed | skipped | minutes |
+|---|---|---|---|---|---|
+"""
+FLOOR = """
+## Why not before 2.10
+
+Which of a node's saved tensors backward asks for is found by `SavedTensor.data`, which torch has since 2.10. Without it the
+slots that a backward never reads can't be told from those that it reads, and `watch()` would raise on programs that are
+right, such as BatchNorm in training.
+
+## A release that is not in this table
+
+Before `watch()` or `heal()` is first used, a child process tries each way in which a gradient can go wrong in silence
+(`gradmend doctor` shows them), once for each build of torch. If one of them does not hold, `heal()` stops with a sentence that
+names it, and `watch()` warns of what it can't see. If your program does nothing of that kind, `GRADMEND_TRUST=NAME` lets
+`heal()` run. Which slots a backward never reads is measured for the releases above alone: on another one, a write that is
+harmless for that reason is told as if it were not.
+"""
+
+
+def main() -> None:
+    rows, reasons = [], Counter()
+    for path in sorted(
+        map(Path, sys.argv[1:]), key=lambda p: [int(n) for n in p.stem.split("-")[1].split(".")]
+    ):
+        suite = ET.parse(path).getroot()[0]
+        total, failed, skipped = (int(suite.get(k, 0)) for k in ("tests", "failures", "skipped"))
+        failed += int(suite.get("errors", 0))
+        minutes = float(suite.get("time", 0)) / 60
+        release = path.stem.split("-")[1]
+        rows.append(
+            f"| {release} | {suite.get('name')} | {total - failed - skipped:,} | {failed} | {skipped} | {minutes:.0f} |"
+        )
+        for one in suite.iter("skipped"):
+            reasons[_plain(one.get("message", "")), release] += 1
+    OUT.write_text(HEAD + "\n".join(rows) + "\n" + _skipped(reasons) + FLOOR)
+    print("\n".join(rows))
+
+
+def _plain(message: str) -> str:
+    return " ".join(message.split()).removeprefix("Skipped: ")[:150]
+
+
+def _skipped(reasons: Counter[tuple[str, str]]) -> str:
+    lines = ["", "## Skipped, and why", "", "| reason | tests, by release |", "|---|---|"]
+    for reason in sorted({reason for reason, _ in reasons}):
+        counts = [f"{release}: {n}" for (why, release), n in sorted(reasons.items()) if why == reason]
+        lines.append(f"| {reason} | {', '.join(counts)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
