@@ -13,7 +13,8 @@ import torch
 from torch.autograd import function as _function
 
 from gradmend.capture import backwards, gradients, plain, saves
-from gradmend.capture.entries import Written
+from gradmend.capture.arrivals import saves_of
+from gradmend.capture.entries import Written, next_number
 from gradmend.capture.faults import Fault
 from gradmend.capture.forwards import inside_forward
 from gradmend.capture.sites import Raw, raw_here
@@ -56,6 +57,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             hub.unlisten(seen)
     ctx = _ctx_of(out, cls)
     if ctx is not None:
+        _number(ctx)
         keep(ctx, cls, scope, raw_here(2))
     written = seen.unmarked()
     if written is not None and scope.policy == "watch" and not plain.active:
@@ -71,6 +73,14 @@ def _ctx_of(out: Any, cls: Any) -> Any:
             if node is not None and type(node) is cls._backward_cls:
                 return node
     return None
+
+
+def _number(ctx: Any) -> None:
+    """A forward that made nodes of its own saved after them: its Saves are its own all the same."""
+    number = ctx._sequence_nr()
+    if next_number() - 1 != number:
+        for entry in saves_of(ctx):
+            entry.number = number
 
 
 def keep(ctx: Any, cls: type, scope: Any, raw: Raw) -> None:
@@ -127,7 +137,7 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
         return gradients.given(call, ctx, args)
     old: dict[str, Any] = {}
     healed: list[tuple[Kept, torch.Tensor]] = []
-    backwards.visit(ctx, kept[0][2].raw)
+    backwards.visit(ctx._sequence_nr(), kept[0][2].raw)
     for name, place, entry in kept:
         value = hub.LEDGER.ask(entry)
         if plain.active or (value is entry.handle and not entry.swaps):
