@@ -109,10 +109,10 @@ def test_a_call_knows_which_nodes_asked(name: str) -> None:
         others, kept_beside = kept_below(beside)
         out.backward()
         call = backwards.history[-1]
-    asked = {n for n in keepers if backwards.ran(call, n, every) is not None}
+    asked = {n for n in keepers if backwards.who_ran(n, [call], every) is not None}
     assert {n - first for n in asked} == as_the_nodes_say(PROGRAMS[name])
     assert asked
-    assert not [n for n in kept_beside if backwards.ran(call, n, others) is not None]
+    assert not [n for n in kept_beside if backwards.who_ran(n, [call], others) is not None]
 
 
 def test_no_node_gets_an_object(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ would keep a whole graph alive.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import count
@@ -44,7 +44,7 @@ class BackwardCall:
     outcome: Literal["running", "done", "failed"] = "running"
     # Sequence number of each node that asked for a Save -> where that Save was made. Sequence numbers count
     # up with each node that a thread makes, so they order nodes and outlive them. The number is that of the newest
-    # node when the Save was made, see ran().
+    # node when the Save was made, see who_ran().
     visited: dict[int, Raw] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given, while watched
 
@@ -211,15 +211,22 @@ def visit(number: int, raw: Raw) -> None:
         call.visited[number] = raw
 
 
-def ran(call: BackwardCall, number: int, others: Container[int]) -> Raw | None:
-    """Where the node of this number made a Save for which this call asked; None if none is known.
+def who_ran(
+    number: int, calls: Iterable[BackwardCall], others: Container[int]
+) -> tuple[BackwardCall, Raw] | None:
+    """The call that asked for a Save of the node of this number, and where that was made; None if none is known.
 
     To ask a node for its number at each Save would make an object of it (graphs.py), so what counts is the newest
     node when the Save was made. That is the node itself but for `x.pow_(2)`, which saves a clone: its node comes in
     between, and is none of the `others` of the graph.
     """
-    found = call.visited.get(number)
-    return call.visited.get(number + 1) if found is None and number + 1 not in others else found
+    for one in (number, number + 1):
+        if one == number or one not in others:
+            for call in calls:
+                raw = call.visited.get(one)
+                if raw is not None:
+                    return call, raw
+    return None
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:

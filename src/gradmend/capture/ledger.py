@@ -70,7 +70,7 @@ class Ledger(fields.Ledger):
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
         entry = kind(_detach(t), t._version, self.tick(), raw, scope)
-        entry.number = next_number() - 1  # of the newest node: the one that saves, see backwards.ran()
+        entry.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
         entry.original = weakref.ref(t)
         try:
             storage = _storage_of(t)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradmend.capture.backwards import BackwardCall, ran
+from gradmend.capture.backwards import BackwardCall, who_ran
 from gradmend.capture.sites import resolve
 from gradmend.model import Frame, Site
 from gradmend.story.failures import nodes
@@ -86,13 +86,15 @@ def find_shared(
         # Its own nodes are as old as the used-up ones, and nothing tells which of them it has just run.
         newest_used = -1 if not _same_roots(failing, earlier) else newest_used
     best = None
+    calls = [*earlier, failing] if failing is not None else earlier
     reached = list(nodes.walk(roots))
     numbers = {nodes.sequence(node) for node in reached}
     for node in reached:
         number = nodes.sequence(node)
         if number > newest_used or (best is not None and number < nodes.sequence(best)):
             continue
-        if failing is not None and ran(failing, number, numbers) is not None:
+        who = who_ran(number, calls, numbers)
+        if who is not None and who[0] is failing:
             continue
         if nodes.freed(node):
             best = node
@@ -101,8 +103,8 @@ def find_shared(
     number = nodes.sequence(best)
     site = creation_site(best) if creation_site else None
     if site is None:
-        raw = next((r for c in earlier if (r := ran(c, number, numbers)) is not None), None)
-        site = resolve(raw) if raw is not None else anomaly_site(best)
+        who = who_ran(number, earlier, numbers)
+        site = resolve(who[1]) if who is not None else anomaly_site(best)
     return Shared(str(best.name()), nodes.op_of(best), number, site or Site()), numbers
 
 
@@ -123,8 +125,9 @@ def find_first(
     numbers: set[int],
 ) -> First:
     if shared is not None:
-        call = next((c for c in earlier if ran(c, shared.number, numbers) is not None), None)
-        if call is not None:
+        who = who_ran(shared.number, earlier, numbers)
+        if who is not None:
+            call, _ = who
             return First((call,), True, _same_root(call, failing), bool(numbers.intersection(call.roots)))
     through = [c for c in earlier if numbers.intersection(c.roots)]
     if through:
