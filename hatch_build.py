@@ -14,7 +14,7 @@ NAME, SOURCES = "gradmend.capture._fast", "src/gradmend/capture/native"
 
 class CompiledPart(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name != "wheel" or os.environ.get("GRADMEND_PURE"):
+        if self.target_name != "wheel" or os.environ.get("GRADMEND_PURE", "0") not in ("", "0"):
             return
         editable = version == "editable"
         into = Path(self.root, "src" if editable else "build/compiled")

@@ -78,6 +78,10 @@ class _State(fields.Edits):
 state = _State()
 
 
+class _sweep:
+    at = _MOST_ALIASES  # so many aliases, then those that are gone are let go
+
+
 def pending() -> bool:
     return bool(state.pending or state.handed)
 
@@ -118,9 +122,10 @@ def alias(t: torch.Tensor) -> None:
         node = graphs.known(owner.grad_fn)
         storage = _storage_of(owner)
         known = state.aliases
-        if len(known) > _MOST_ALIASES:
+        if len(known) > _sweep.at:
             for key in [k for k, a in known.items() if a.storage.expired() or a.node() is None]:
                 del known[key]
+            _sweep.at = max(_MOST_ALIASES, 2 * len(known))  # a long graph keeps them all
         known[storage._cdata] = _Alias(
             StorageWeakRef(storage),
             weakref.ref(owner),

@@ -1,6 +1,6 @@
 """The compiled part, where it could be built: native/ has its source, and what it is made of.
 
-Without it everything works the same, only slower; `GRADMEND_PURE=1` does without it.
+Without it everything works the same, only slower; `GRADMEND_PURE=1` does without it, 0 or nothing does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 compiled: Any = None
-if not os.environ.get("GRADMEND_PURE"):
+if os.environ.get("GRADMEND_PURE", "0") in ("", "0"):
     try:
         compiled = import_module("gradmend.capture._fast")
     except ImportError:  # no compiler where it was installed, or another Python
