@@ -174,8 +174,9 @@ def twice(n: int) -> float:
     try:
         h.backward()
     except RuntimeError as error:
-        assert "second time" in str(error), error
-        return slope(x) / (n // 2 + 1)
+        if "second time" in str(error):
+            return slope(x) / (n // 2 + 1)
+        raise
     return 0.0
 
 

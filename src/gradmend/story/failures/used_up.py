@@ -82,7 +82,12 @@ def find_shared(
     """
     newest_used = max((n for c in earlier for n in c.roots), default=-1)
     frees = failing is not None and not failing.retain
-    if frees and failing is not None and not failing.visited and max(failing.roots, default=-1) <= newest_used:
+    if (
+        frees
+        and failing is not None
+        and not failing.visited
+        and max(failing.roots, default=-1) <= newest_used
+    ):
         # Its own nodes are as old as the used-up ones, and nothing tells which of them it has just run.
         newest_used = -1 if not _same_roots(failing, earlier) else newest_used
     best = None
