@@ -1,5 +1,6 @@
 """Two ranks, gloo. First DDP's buffer sync, then an all_reduce of a saved tensor; `which` picks one."""
 
+import gc
 import sys
 
 import torch
@@ -62,4 +63,6 @@ def clean():
 
 
 print(rank, globals()[which]().tolist(), flush=True)
+# DDP's cycles hold the process group: freed only when Python ends, its threads may still want the GIL, and abort.
+gc.collect()
 dist.destroy_process_group()
