@@ -63,6 +63,7 @@ def clean():
 
 
 print(rank, globals()[which]().tolist(), flush=True)
-# DDP's cycles hold the process group: freed only when Python ends, its threads may still want the GIL, and abort.
+# DDP's cycles hold the process group. A rank once aborted at its end, under load; the cause is not known, and a guess is
+# that threads of the group outlived the interpreter: so they end before it does.
 gc.collect()
 dist.destroy_process_group()
