@@ -17,6 +17,7 @@ import torch
 import torch.autograd.graph as graph
 
 from gradmend.capture import plain
+from gradmend.capture.graphs import edges
 from gradmend.capture.sites import raw_here, resolve
 from gradmend.errors import ConflictError, attached
 from gradmend.model import Conflict, Frame, Session
@@ -248,7 +249,7 @@ def _leaves(outputs: Any) -> list[tuple[torch.Tensor, Any]]:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, torch.Tensor):
             found.setdefault(id(leaf), (leaf, node))
-        stack.extend(n for n, _ in node.next_functions)
+        stack.extend(n for n, _ in edges(node))
     return list(found.values())
 
 

@@ -172,7 +172,7 @@ def visiting(saves: dict[int, int]) -> Any:
 
     def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:
         node = torch._C._current_autograd_node()
-        backwards.visit(node, handle[0])
+        backwards.visit(node._sequence_nr(), handle[0])
         saves[node._sequence_nr()] = saves.get(node._sequence_nr(), 0) + 1
         return handle[1]
 

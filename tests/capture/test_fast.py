@@ -423,6 +423,7 @@ def test_without_it_the_story_is_the_same() -> None:
     assert "AdamW.step" in pure and pure.count("GM1") >= 2
     if compiled is not None:
         assert run(STORY.replace("PURE", "False"), GRADMEND_PURE="") == pure
+        assert run(STORY.replace("PURE", "False"), GRADMEND_PURE="0") == pure
 
 
 def test_without_it_what_it_speeds_up_still_holds() -> None:

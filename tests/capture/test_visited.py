@@ -1,4 +1,4 @@
-"""Which nodes a backward ran, by the numbers that the compiled part takes when they save."""
+"""Which nodes a backward ran, by the numbers that are taken when they save."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import gradmend
-from gradmend.capture import backwards
+from gradmend.capture import backwards, graphs
+from gradmend.story.failures import nodes
 
 
 class Product(torch.autograd.Function):
@@ -65,6 +66,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linalg": lambda x: torch.linalg.svd(x)[1] + torch.linalg.inv(x).sum(),
     "reduced": lambda x: torch.logsumexp(x, 0) + x.prod() + x.std() + x.cumprod(0).sum() + x.sort()[0].sum(),
     "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
+    "powered": lambda x: (x * 2).pow_(2).sin().pow_(3),
     "loss": lambda x: nn.functional.cross_entropy(x, torch.arange(4)),
     "product": lambda x: Product.apply(x, x * 2),
     "graph": lambda x: Graph.apply(x * 2).exp(),
@@ -72,6 +74,12 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 _next = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+
+
+def kept_below(out: torch.Tensor) -> tuple[set[int], set[int]]:
+    """The numbers of all nodes, and of those that show what they keep: a story can tell only of these."""
+    every = list(nodes.walk([out]))
+    return {nodes.sequence(n) for n in every}, {nodes.sequence(n) for n in every if nodes.slots(n)}
 
 
 def as_the_nodes_say(program: Callable[[torch.Tensor], torch.Tensor]) -> set[int]:
@@ -84,15 +92,36 @@ def as_the_nodes_say(program: Callable[[torch.Tensor], torch.Tensor]) -> set[int
     x = torch.randn(4, 4, requires_grad=True)
     first = _next()
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, unpack):
-        program(x).sum().backward()
-    return {number - first for number in found}
+        out = program(x).sum()
+        _, keepers = kept_below(out)
+        out.backward()
+    return {number - first for number in found & keepers}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_numbers_are_those_of_the_nodes(name: str) -> None:
+def test_a_call_knows_which_nodes_asked(name: str) -> None:
     x = torch.randn(4, 4, requires_grad=True)
     with gradmend.watch():
         first = _next()
-        PROGRAMS[name](x).sum().backward()
-        visited = {number - first for number in backwards.history[-1].visited}
-    assert visited == as_the_nodes_say(PROGRAMS[name])
+        out = PROGRAMS[name](x).sum()
+        every, keepers = kept_below(out)
+        beside = PROGRAMS[name](x).sum()  # of the same lines, and not backed through
+        others, kept_beside = kept_below(beside)
+        out.backward()
+        call = backwards.history[-1]
+    asked = {n for n in keepers if backwards.who_ran(n, [call], every) is not None}
+    assert {n - first for n in asked} == as_the_nodes_say(PROGRAMS[name])
+    assert asked
+    assert not [n for n in kept_beside if backwards.who_ran(n, [call], others) is not None]
+
+
+def test_no_node_gets_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of nodes are freed by recursion, so a clean backward asks for none but its root."""
+    asked: list[Any] = []
+    monkeypatch.setattr(graphs, "_current", lambda: asked.append(1))
+    x = torch.randn(4, 4, requires_grad=True)
+    with gradmend.watch():
+        layers(x).sum().backward()
+    with gradmend.heal():
+        written(x).sum().backward()
+    assert not asked

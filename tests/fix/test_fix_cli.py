@@ -112,7 +112,15 @@ def test_ctrl_c_cleans_up(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
     command = [sys.executable, "-m", "gradmend", "fix", "main.py"]
-    run = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    # As in a terminal: a child of one that ignores SIGINT (nohup) would ignore it too.
+    run = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not list((tmp_path / "tmp").glob("gradmend-fix-*/run1.stdout")) and time.monotonic() < deadline:
         time.sleep(0.1)

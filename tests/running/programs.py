@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -55,7 +56,16 @@ class Program:
         return launch([sys.executable, "-m", "gradmend", *words], self.folder, report, **options)
 
 
-def launch(words, folder, report=None, env=None, stdin=None, timeout=120):
+def heed_ctrl_c():
+    """For a child, as in a terminal: one that was started with SIGINT ignored (nohup, many CI runners) would ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def ignore_ctrl_c():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def launch(words, folder, report=None, env=None, stdin=None, timeout=120, sigint=heed_ctrl_c):
     done = subprocess.run(
         words,
         cwd=folder,
@@ -64,6 +74,7 @@ def launch(words, folder, report=None, env=None, stdin=None, timeout=120):
         text=True,
         input=stdin,
         timeout=timeout,
+        preexec_fn=sigint,
     )
     told = json.loads(report.read_text()) if report is not None and report.exists() else None
     return Ran(done.returncode, done.stdout, done.stderr, told)

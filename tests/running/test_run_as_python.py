@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from programs import BROKEN, CLEAN, Program, launch
+from programs import BROKEN, CLEAN, Program, heed_ctrl_c, ignore_ctrl_c, launch
 
 
 def test_stdout_is_the_programs_own(tmp_path):
@@ -173,7 +173,12 @@ def test_ctrl_c(tmp_path):
     report = tmp_path / "report.json"
     words = [sys.executable, "-m", "gradmend", "run", "--report", str(report), str(program.path)]
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        preexec_fn=heed_ctrl_c,
     ) as process:
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.2)
@@ -200,6 +205,21 @@ def test_keyboard_interrupt_that_the_program_handles(tmp_path):
     )
     ran = program.gradmend()
     assert (ran.code, ran.out) == (0, "stopped cleanly\n")
+
+
+def test_ctrl_c_that_is_ignored(tmp_path):
+    """Under nohup Python takes no SIGINT, and an interrupt of the program's own ends it as ever."""
+    program = Program(
+        tmp_path,
+        """
+        import os, signal
+        os.kill(os.getpid(), signal.SIGINT)
+        print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, flush=True)
+        raise KeyboardInterrupt
+        """,
+    )
+    plain, ours = program.python(sigint=ignore_ctrl_c), program.gradmend(sigint=ignore_ctrl_c)
+    assert (ours.code, ours.out) == (plain.code, plain.out) == (-signal.SIGINT, "True\n")
 
 
 def test_module(tmp_path):

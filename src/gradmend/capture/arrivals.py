@@ -14,6 +14,7 @@ from gradmend.capture.edits import live, unseen
 from gradmend.capture.entries import Entry
 from gradmend.capture.escapes import fingerprint
 from gradmend.capture.faults import Fault
+from gradmend.capture.graphs import edges
 from gradmend.capture.regions import layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
@@ -56,7 +57,7 @@ def _users(roots: Sequence[Any], oldest: int) -> dict[Key, list[tuple[Any, int]]
         if node is None or node in seen:
             continue
         seen.add(node)
-        for place, (below, nr) in enumerate(node.next_functions):
+        for place, (below, nr) in enumerate(edges(node)):
             if below is None:
                 continue
             number = below._sequence_nr()

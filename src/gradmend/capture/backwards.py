@@ -8,7 +8,7 @@ would keep a whole graph alive.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import count
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.autograd.graph as graph
 
+from gradmend.capture import graphs
 from gradmend.capture.fast import compiled
 from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.capture.taps import caches
@@ -42,7 +43,8 @@ class BackwardCall:
     thread: int = 0
     outcome: Literal["running", "done", "failed"] = "running"
     # Sequence number of each node that asked for a Save -> where that Save was made. Sequence numbers count
-    # up with each node that a thread makes, so they order nodes and outlive them.
+    # up with each node that a thread makes, so they order nodes and outlive them. The number is that of the newest
+    # node when the Save was made, see who_ran().
     visited: dict[int, Raw] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given, while watched
 
@@ -202,11 +204,29 @@ def current() -> BackwardCall | None:
     return running[-1]
 
 
-def visit(node: Any, raw: Raw) -> None:
+def visit(number: int, raw: Raw) -> None:
     """The node now running asks for a Save made at `raw`. Called from the unpack hook, so it must be cheap."""
     call = current()
     if call is not None and not call.retain and len(call.visited) < _NODES_KEPT:
-        call.visited[node._sequence_nr()] = raw
+        call.visited[number] = raw
+
+
+def who_ran(
+    number: int, calls: Iterable[BackwardCall], others: Container[int]
+) -> tuple[BackwardCall, Raw] | None:
+    """The call that asked for a Save of the node of this number, and where that was made; None if none is known.
+
+    To ask a node for its number at each Save would make an object of it (graphs.py), so what counts is the newest
+    node when the Save was made. That is the node itself but for `x.pow_(2)`, which saves a clone: its node comes in
+    between, and is none of the `others` of the graph.
+    """
+    for one in (number, number + 1):
+        if one == number or one not in others:
+            for call in calls:
+                raw = call.visited.get(one)
+                if raw is not None:
+                    return call, raw
+    return None
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:
@@ -214,6 +234,7 @@ def _numbers(roots: Roots) -> tuple[int, ...]:
     for root in roots:
         node = root.grad_fn if isinstance(root, _Tensor) else getattr(root, "node", None)
         if node is not None:
+            graphs.known(node)
             numbers.append(node._sequence_nr())
     return tuple(numbers)
 
@@ -227,6 +248,7 @@ if compiled is not None:
         _numbers,
         _recorded,
         _hear,
+        graphs.known,
         _CALLS_WITH_NODES,
     )
     _own: _State = [graph._engine_run_backward, False]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradmend.capture import graphs
 from gradmend.capture.arrivals import site_of
 from gradmend.capture.sites import Raw
 
@@ -16,7 +17,7 @@ roots: dict[int, Sequence[Any]] = {}
 
 def sibling() -> tuple[str, Raw]:
     """Name and line of a branch beside that of the node now running; ("", ()) where none is found."""
-    node = torch._C._current_autograd_node()
+    node = graphs.current()
     if node is None or not roots:
         return "", ()
     best: tuple[str, Raw] = ("", ())
@@ -42,7 +43,7 @@ def _senders(node: Any) -> list[Any]:
         if one is None or one in seen:
             continue
         seen.add(one)
-        below = [n for n, _ in one.next_functions]
+        below = [n for n, _ in graphs.edges(one)]
         if any(n is node for n in below):
             found.append(one)
         stack.extend(below)

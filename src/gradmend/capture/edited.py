@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.entries import Written
+from gradmend.capture.entries import Written, next_number
 from gradmend.capture.regions import Layout
 
-next_number = torch._C._autograd._get_sequence_nr
 serials = itertools.count(1)
 
 Key = tuple[int, str, int]  # sequence number and name of a node, and which of its outputs

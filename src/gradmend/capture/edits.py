@@ -18,9 +18,9 @@ import torch
 from torch._C import TensorBase as _Base
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradmend.capture import fields
-from gradmend.capture.edited import Edit, Key, next_number
-from gradmend.capture.entries import Written
+from gradmend.capture import fields, graphs
+from gradmend.capture.edited import Edit, Key
+from gradmend.capture.entries import Written, next_number
 from gradmend.capture.regions import Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
@@ -78,6 +78,10 @@ class _State(fields.Edits):
 state = _State()
 
 
+class _sweep:
+    at = _MOST_ALIASES  # so many aliases, then those that are gone are let go
+
+
 def pending() -> bool:
     return bool(state.pending or state.handed)
 
@@ -113,14 +117,15 @@ def alias(t: torch.Tensor) -> None:
     """`t.data` or `t.detach()` is being taken of a tensor with history: writes to it are writes to `t`."""
     try:
         owner = owner_of(t)
-        node = owner.grad_fn
-        if node is None:
+        if owner.is_leaf:
             return
+        node = graphs.known(owner.grad_fn)
         storage = _storage_of(owner)
         known = state.aliases
-        if len(known) > _MOST_ALIASES:
+        if len(known) > _sweep.at:
             for key in [k for k, a in known.items() if a.storage.expired() or a.node() is None]:
                 del known[key]
+            _sweep.at = max(_MOST_ALIASES, 2 * len(known))  # a long graph keeps them all
         known[storage._cdata] = _Alias(
             StorageWeakRef(storage),
             weakref.ref(owner),
@@ -168,7 +173,7 @@ def before(
                 if grad and not op.startswith("dist."):  # autograd sees no collective
                     continue
                 owner = owner_of(t)
-                if owner.grad_fn is None and not state.inputs:
+                if owner.is_leaf and not state.inputs:
                     continue
             elif not state.aliases:
                 if not t._is_view() or not t._base.requires_grad:  # type: ignore[union-attr]
@@ -179,7 +184,7 @@ def before(
                 if known is None:
                     continue
                 owner = known.tensor()
-            if owner is not None and owner.grad_fn is None and not _is_input(owner):
+            if owner is not None and owner.is_leaf and not _is_input(owner):
                 continue
             shift = None
             if op in _ADDITIVE and args and not state.inputs:
@@ -207,7 +212,7 @@ def _alias_of(t: torch.Tensor) -> _Alias | None:
     key = _storage_of(t)._cdata
     known = state.aliases.get(key)
     if known is None:
-        if t._is_view() and t._base is not None and t._base.grad_fn is not None:
+        if t._is_view() and t._base is not None and not t._base.is_leaf:
             alias(t._base)
             return state.aliases.get(key)
         return None
@@ -235,7 +240,7 @@ def after(watched: list[Watched]) -> None:
                 edit.shift = one.shift
                 _enter(anchor, edit)
             continue
-        node = owner.grad_fn
+        node = graphs.known(owner.grad_fn)
         if node is None:
             state.leaf_writes.append((owner, written))
             continue
@@ -272,7 +277,7 @@ def handed_out(t: torch.Tensor, raw: Raw) -> None:
     try:
         known = _alias_of(t)
         owner = known.tensor() if known is not None else None
-        node = owner.grad_fn if owner is not None else None
+        node = graphs.known(owner.grad_fn) if owner is not None else None
         if owner is None or node is None or owner.numel() * owner.element_size() > _MOST_COPIED:
             return
         record = Handed(_key(node, owner), _detach(owner), scope, raw)
@@ -312,7 +317,7 @@ def unseen() -> list[Edit]:
 
 def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
     """`t.data = new`: afterwards `t` is other memory with the same history."""
-    if not state.on or t.grad_fn is None:
+    if not state.on or t.is_leaf:
         return None
     from gradmend.capture import saves
 
@@ -327,7 +332,7 @@ def swapped(watched: list[Watched]) -> None:
         t = one.region
         new = _detach(t)
         changed = _changed(one.old, new)
-        node = t.grad_fn
+        node = graphs.known(t.grad_fn)
         if changed is None or node is None:
             continue
         layout = layout_of(physical(new))

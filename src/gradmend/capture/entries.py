@@ -22,6 +22,7 @@ _MOST_WRITES = 8192
 _MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last buried
 
 _set_version = torch._C._autograd._unsafe_set_version_counter
+next_number = torch._C._autograd._get_sequence_nr  # of the next node that this thread makes
 
 
 @fields.grafted

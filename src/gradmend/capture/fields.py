@@ -75,6 +75,7 @@ if TYPE_CHECKING or compiled is None:
         tick: int
         raw: Raw
         scope: verdict.Scope
+        number: int = 0  # of the newest node when it was made
         timeline: entries.Timeline | None = None
         layout: regions.Layout | None = None
         original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed

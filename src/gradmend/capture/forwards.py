@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch._C import TensorBase as _Base
 
+from gradmend.capture import graphs
 from gradmend.capture.edited import serials
 from gradmend.capture.edits import live, owner_of, state
 from gradmend.capture.entries import Written
@@ -51,7 +52,7 @@ class Inside:
 
 
 def _numbers(t: torch.Tensor) -> set[int]:
-    return {n._sequence_nr() for n in (t.grad_fn, owner_of(t).grad_fn) if n is not None}
+    return {n._sequence_nr() for n in map(graphs.known, (t.grad_fn, owner_of(t).grad_fn)) if n is not None}
 
 
 @contextmanager

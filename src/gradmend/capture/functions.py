@@ -16,7 +16,8 @@ import torch
 from torch.autograd import function as _function
 
 from gradmend.capture import backwards, gradients, plain, saves
-from gradmend.capture.entries import Written
+from gradmend.capture.arrivals import saves_of
+from gradmend.capture.entries import Written, next_number
 from gradmend.capture.faults import Fault
 from gradmend.capture.forwards import Inside, inside_forward
 from gradmend.capture.sites import Raw, raw_here
@@ -24,7 +25,7 @@ from gradmend.capture.taps import hub
 from gradmend.capture.unguarded import Kept
 from gradmend.errors import GradmendError
 
-_KEPT = "_gradmend_kept"
+_KEPT, _NUMBER = "_gradmend_kept", "_gradmend_number"
 _Single: Any = _function._SingleLevelFunction
 _Backward: Any = _function.BackwardCFunction
 _Meta: Any = _function.FunctionMeta
@@ -101,6 +102,9 @@ def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
     scope = saves.current()
     if scope is None:
         return
+    number = ctx._sequence_nr()
+    if next_number() - 1 != number:  # its forward made nodes of its own, and saves after them
+        ctx.__dict__[_NUMBER] = number
     keep(ctx, cls, scope, raw_here(2))
     written = seen.unmarked(ctx.dirty_tensors or ())
     if written is not None and scope.policy == "watch" and not plain.active:
@@ -156,12 +160,16 @@ def _backward_boxed(self: Any, *args: Any) -> Any:
 def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     if _compiling():
         return call(ctx, *args)
+    number = ctx.__dict__.get(_NUMBER)
+    if number is not None:
+        for entry in saves_of(ctx):
+            entry.number = number
     kept = ctx.__dict__.get(_KEPT)
     if kept is None:
         return gradients.given(call, ctx, args)
     old: dict[str, Any] = {}
     healed: list[tuple[Kept, torch.Tensor]] = []
-    backwards.visit(ctx, kept[0][2].raw)
+    backwards.visit(ctx._sequence_nr(), kept[0][2].raw)
     for name, place, entry in kept:
         value = hub.LEDGER.ask(entry)
         if plain.active or (value is entry.handle and not entry.swaps):

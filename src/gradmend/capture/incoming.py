@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from gradmend.capture.graphs import edges
+
 _ENGINE = ("_engine_run_backward", "t_outputs")  # of torch.autograd.graph, seen on 2.13
 
 
@@ -34,7 +36,7 @@ def reached(node: Any) -> frozenset[int] | None:
             found.add(number)
         elif at not in seen:
             seen.add(at)
-            todo += at.next_functions
+            todo += edges(at)
     # Not on the way from these roots at all: another backward is running, inside this one.
     return frozenset(found) or None
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gradmend.capture import escapes, fields
-from gradmend.capture.entries import Entry, Timeline, Written
+from gradmend.capture.entries import Entry, Timeline, Written, next_number
 from gradmend.capture.fast import compiled
 from gradmend.capture.keeping import keep
 from gradmend.capture.pieces import parts_of
@@ -70,6 +70,7 @@ class Ledger(fields.Ledger):
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
         entry = kind(_detach(t), t._version, self.tick(), raw, scope)
+        entry.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
         entry.original = weakref.ref(t)
         try:
             storage = _storage_of(t)

@@ -110,6 +110,10 @@ class Pieces:
         self.whole.settle(counter)
 
     @property
+    def number(self) -> int:
+        return self.parts[0].number
+
+    @property
     def raw(self) -> Raw:
         return self.whole.raw
 

@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from gradmend.capture import backwards, escapes, stepping
+from gradmend.capture.entries import next_number
 from gradmend.capture.fast import compiled
 from gradmend.capture.ledger import Entry, Scope
 from gradmend.capture.pieces import Pieces, has_parts
@@ -24,7 +25,6 @@ from gradmend.capture.taps.hub import LEDGER
 _C = torch._C._autograd
 _Tensor = torch.Tensor
 _asleep = stepping.asleep
-_current_node = torch._C._current_autograd_node
 
 
 class _Local(threading.local):
@@ -57,9 +57,8 @@ def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Entry | Pieces:
 def _unpack(packed: Any) -> torch.Tensor:
     if isinstance(packed, _Tensor):
         return packed
-    node = _current_node()
-    if node is not None:
-        backwards.visit(node, packed.raw)
+    if backwards.running:
+        backwards.visit(packed.number, packed.raw)
     return packed.ask() if type(packed) is Pieces else LEDGER.ask(packed)
 
 
@@ -74,7 +73,7 @@ if compiled is not None:
         escapes.known,
         backwards.running,
         torch._C.TensorBase.detach,
-        _current_node,
+        next_number,
         *_hooks,
         backwards.visit,
     )

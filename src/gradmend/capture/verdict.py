@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from gradmend.capture import escapes, reads
+from gradmend.capture import escapes, graphs, reads
 from gradmend.capture.entries import Entry, Written
 from gradmend.capture.fast import compiled
 from gradmend.capture.faults import Fault
@@ -28,7 +28,6 @@ Cause = Literal["write", "swap", "foreign", "unknown"]
 
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
-_current_node = torch._C._current_autograd_node
 _MOST_REPLAYED = 32
 
 
@@ -93,7 +92,7 @@ class Finding:
 
     @cached_property
     def node(self) -> Any:
-        return _current_node()
+        return graphs.current()
 
     @cached_property
     def backward(self) -> Raw:
@@ -176,7 +175,7 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
         return handle
     slot, read = None, True
     if changed or entry.swaps:
-        node = _current_node()
+        node = graphs.current()
         if node is not None:
             slot = reads.slot_of(node, entry if packed is None else packed)
             read = reads.is_read(node, slot, handle.device.type)

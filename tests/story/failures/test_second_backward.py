@@ -49,7 +49,7 @@ class ledger(torch.autograd.graph.saved_tensors_hooks):
 
     @staticmethod
     def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:
-        backwards.visit(torch._C._current_autograd_node(), handle[0])
+        backwards.visit(torch._C._current_autograd_node()._sequence_nr(), handle[0])
         return handle[1]
 
 

@@ -3,7 +3,7 @@
 #include "native.h"
 
 /* What Python hands over once. */
-static PyObject *history, *append, *running, *ticks, *grad_fn, *numbers, *slow, *hear;
+static PyObject *history, *append, *running, *ticks, *grad_fn, *numbers, *slow, *hear, *known;
 static Py_ssize_t with_nodes;
 /* What it hands over each time that it arms: callables or None, and the containers that say when they are needed. */
 static PyObject *before, *after, *failed, *when, *then;
@@ -17,7 +17,9 @@ number_roots(Call *call, PyObject *roots)
     if (PyTuple_CheckExact(roots) && PyTuple_GET_SIZE(roots) == 1 && is_plain(PyTuple_GET_ITEM(roots, 0))) {
         PyObject *node = get(grad_fn, PyTuple_GET_ITEM(roots, 0));
         if (node != NULL && node != Py_None) {
-            int bad = number(PyObject_CallMethodNoArgs(node, word_sequence_nr), &call->root);
+            PyObject *same = PyObject_CallOneArg(known, node);
+            Py_XDECREF(same);
+            int bad = same == NULL ? -1 : number(PyObject_CallMethodNoArgs(node, word_sequence_nr), &call->root);
             Py_DECREF(node);
             return bad;
         }
@@ -229,9 +231,9 @@ hear_backwards(PyObject *Py_UNUSED(module), PyObject *args)
 PyObject *
 know_backwards(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[7], **kept[7] = {&history, &running, &ticks, &grad_fn, &numbers, &slow, &hear};
-    if (!PyArg_ParseTuple(args, "OO!OOOOOn", given, &PyList_Type, given + 1, given + 2, given + 3, given + 4, given + 5,
-                          given + 6, &with_nodes))
+    PyObject *given[8], **kept[8] = {&history, &running, &ticks, &grad_fn, &numbers, &slow, &hear, &known};
+    if (!PyArg_ParseTuple(args, "OO!OOOOOOn", given, &PyList_Type, given + 1, given + 2, given + 3, given + 4, given + 5,
+                          given + 6, given + 7, &with_nodes))
     {
         return NULL;
     }
@@ -248,7 +250,7 @@ know_backwards(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     Py_XSETREF(append, adds);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         Py_XSETREF(*kept[i], Py_NewRef(given[i]));
     }
     PyObject *nobody = Py_BuildValue("(OOOOO)", Py_None, Py_None, Py_None, Py_None, Py_None);

@@ -119,7 +119,8 @@ static PyMemberDef Timeline_members[] = {
 static PyMemberDef Entry_members[] = {
     OBJECT(Entry, handle), OBJECT(Entry, raw), OBJECT(Entry, scope), OBJECT(Entry, original), OBJECT(Entry, timeline),
     OBJECT(Entry, layout), OBJECT(Entry, swaps), OBJECT(Entry, print), OBJECT(Entry, escape), OBJECT(Entry, counter),
-    NUMBER(Entry, version), NUMBER(Entry, tick), NUMBER(Entry, standing), NUMBER(Entry, unchecked), WEAKLY(Entry),
+    NUMBER(Entry, version), NUMBER(Entry, tick), NUMBER(Entry, standing), NUMBER(Entry, unchecked), NUMBER(Entry, number),
+    WEAKLY(Entry),
 };
 static PyMemberDef Written_members[] = {
     OBJECT(Written, op), OBJECT(Written, raw), OBJECT(Written, layout), OBJECT(Written, how), NUMBER(Written, tick),

@@ -28,7 +28,7 @@ typedef struct {
 typedef struct Entry {
     HEAD
     PyObject *handle, *raw, *scope, *original, *timeline, *layout, *swaps, *print, *escape, *counter;
-    long long version, tick, standing, unchecked;
+    long long version, tick, standing, unchecked, number;
     struct Roll *roll; /* the one it is on, and its neighbours there */
     struct Entry *before, *after;
 } Entry;

@@ -8,9 +8,9 @@
 static PyTypeObject *EntryClass = NULL, *Tensor = NULL;
 static Ledger *ledger;
 /* What Python hands over once. */
-static PyObject *local, *asleep, *handed_out, *running, *detach, *current_node, *slow_pack, *slow_unpack, *visit;
+static PyObject *local, *asleep, *handed_out, *running, *detach, *next_number, *slow_pack, *slow_unpack, *visit;
 /* Names. */
-static PyObject *scopes, *sequence_nr, *paranoid, *saves, *look, *ask;
+static PyObject *scopes, *paranoid, *saves, *look, *ask;
 
 /* The innermost scope of this thread, borrowed; NULL where Python must look. */
 static PyObject *
@@ -61,12 +61,15 @@ pack(PyObject *Py_UNUSED(module), PyObject *tensor)
     }
     entry->scope = Py_NewRef(scope);
     entry->tick = tick_of(ledger);
-    if ((entry->handle = PyObject_CallOneArg(detach, tensor)) == NULL || version_at(tensor, &entry->version) < 0
+    long long next;
+    if (number(PyObject_CallNoArgs(next_number), &next) < 0
+        || (entry->handle = PyObject_CallOneArg(detach, tensor)) == NULL || version_at(tensor, &entry->version) < 0
         || (entry->raw = walk(1)) == NULL
         || (entry->original = PyWeakref_NewRef(tensor, NULL)) == NULL)
     {
         goto error;
     }
+    entry->number = next - 1; /* the newest node: the one that saves, see backwards.py */
     /* Neither leads back to anybody: a plain tensor without a graph, and a reference without a callback. */
     if (Py_IS_TYPE(entry->handle, Tensor)) {
         PyObject_GC_UnTrack(entry->handle);
@@ -103,37 +106,30 @@ error:
     return NULL;
 }
 
-/* backwards.visit() while one backward runs: the node asked for a Save of this line. */
+/* backwards.visit() while one backward runs: a node asked for a Save of this line. */
 static int
 note_visit(Entry *entry)
 {
-    PyObject *node = PyObject_CallNoArgs(current_node);
-    if (node == NULL) {
-        return -1;
+    Py_ssize_t calls = PyList_GET_SIZE(running);
+    Call *call = calls ? (Call *)PyList_GET_ITEM(running, 0) : NULL;
+    if (call == NULL || (calls == 1 && call->retain)) {
+        return 0;
     }
-    int done = 0;
-    PyObject *nth = NULL;
-    if (node == Py_None || PyList_GET_SIZE(running) == 0) {
-        goto end;
+    PyObject *nodes = calls > 1 ? NULL : nodes_of(call);
+    if (calls == 1 && (nodes == NULL || PyDict_GET_SIZE(nodes) >= MOST_NODES)) {
+        return nodes == NULL ? -1 : 0;
     }
-    done = -1;
-    if (PyList_GET_SIZE(running) > 1) {
-        PyObject *none = PyObject_CallFunctionObjArgs(visit, node, entry->raw, NULL);
-        Py_XDECREF(none);
-        done = none == NULL ? -1 : 0;
-        goto end;
-    }
-    Call *call = (Call *)PyList_GET_ITEM(running, 0);
-    PyObject *nodes = call->retain ? NULL : nodes_of(call);
-    if (call->retain || (nodes != NULL && PyDict_GET_SIZE(nodes) >= MOST_NODES)) {
-        done = 0;
-    }
-    else if (nodes != NULL && (nth = PyObject_CallMethodNoArgs(node, sequence_nr)) != NULL) {
+    int done = -1;
+    PyObject *nth = PyLong_FromLongLong(entry->number);
+    if (nth != NULL && calls == 1) {
         done = PyDict_SetItem(nodes, nth, entry->raw);
     }
-end:
+    else if (nth != NULL) {
+        PyObject *none = PyObject_CallFunctionObjArgs(visit, nth, entry->raw, NULL);
+        Py_XDECREF(none);
+        done = none == NULL ? -1 : 0;
+    }
     Py_XDECREF(nth);
-    Py_DECREF(node);
     return done;
 }
 
@@ -171,7 +167,7 @@ know_saves(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *kind, *plain, *entries, *given[9];
     PyObject **kept[9] = {&local,  &asleep,       &handed_out,   &running,    &detach,
-                          &current_node, &slow_pack, &slow_unpack, &visit};
+                          &next_number, &slow_pack, &slow_unpack, &visit};
     if (!PyArg_ParseTuple(args, "O!O!O!OO!OO!OOOOO", &PyType_Type, &kind, &PyType_Type, &plain, LedgerType,
                           &entries, given, &PySet_Type, given + 1, given + 2, &PyList_Type, given + 3, given + 4,
                           given + 5, given + 6, given + 7, given + 8))
@@ -191,8 +187,7 @@ int
 saves_ready(void)
 {
     Name names[] = {
-        {&scopes, "scopes"},       {&sequence_nr, "_sequence_nr"},
-        {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
+        {&scopes, "scopes"}, {&paranoid, "paranoid"}, {&saves, "saves"},     {&look, "look"},
         {&ask, "ask"},
     };
     return INTERN(names);

@@ -31,6 +31,8 @@ def main() -> None:
 
 
 _running: list[int] = []
+# What SIGINT did when this process started: a trial has it as python would, also under nohup.
+_interrupt: Any = signal.default_int_handler
 
 
 def _stop(*_: object) -> None:
@@ -55,7 +57,7 @@ def _serve(request: dict[str, Any]) -> dict[str, Any]:
     if pid == 0:
         os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
         os.environ.update(request.get("env", {}))
         child.run(request)
         os._exit(1)
@@ -77,6 +79,6 @@ def _serve(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     main()

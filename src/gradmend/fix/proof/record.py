@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradmend.capture.graphs import edges
+
 _MOST = 200_000  # elements kept of one tensor; past that, an even sample of them
 
 
@@ -218,7 +220,7 @@ def leaves_of(outputs: Any) -> tuple[list[torch.Tensor], float]:
             found.setdefault(id(leaf), leaf)
         else:
             oldest = min(oldest, node._sequence_nr())
-        stack.extend(n for n, _ in reversed(node.next_functions))
+        stack.extend(n for n, _ in reversed(edges(node)))
     return list(found.values()), oldest
 
 

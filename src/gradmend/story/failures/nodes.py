@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from gradmend.capture.graphs import edges
+
 _TWICE = "second time"
 
 
@@ -23,7 +25,7 @@ def walk(roots: Sequence[Any], most: int = 200_000) -> Iterator[Any]:
     seen.update(ahead)  # holds the nodes: a node that dies would be met again as another object
     for node in ahead:
         yield node
-        for after, _ in node.next_functions:
+        for after, _ in edges(node):
             if after is not None and after not in seen and len(seen) < most:
                 seen.add(after)
                 ahead.append(after)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradmend.capture.backwards import BackwardCall
+from gradmend.capture.backwards import BackwardCall, who_ran
 from gradmend.capture.sites import resolve
 from gradmend.model import Frame, Site
 from gradmend.story.failures import nodes
@@ -81,16 +81,25 @@ def find_shared(
     it is the newest one which this backward did not run itself, and which is no newer than an earlier root.
     """
     newest_used = max((n for c in earlier for n in c.roots), default=-1)
-    ran = failing.visited if failing is not None else {}
     frees = failing is not None and not failing.retain
-    if frees and not ran and failing is not None and max(failing.roots, default=-1) <= newest_used:
+    if (
+        frees
+        and failing is not None
+        and not failing.visited
+        and max(failing.roots, default=-1) <= newest_used
+    ):
         # Its own nodes are as old as the used-up ones, and nothing tells which of them it has just run.
         newest_used = -1 if not _same_roots(failing, earlier) else newest_used
-    best, numbers = None, set()
-    for node in nodes.walk(roots):
+    best = None
+    calls = [*earlier, failing] if failing is not None else earlier
+    reached = list(nodes.walk(roots))
+    numbers = {nodes.sequence(node) for node in reached}
+    for node in reached:
         number = nodes.sequence(node)
-        numbers.add(number)
-        if number > newest_used or number in ran or (best is not None and number < nodes.sequence(best)):
+        if number > newest_used or (best is not None and number < nodes.sequence(best)):
+            continue
+        who = who_ran(number, calls, numbers)
+        if who is not None and who[0] is failing:
             continue
         if nodes.freed(node):
             best = node
@@ -99,8 +108,8 @@ def find_shared(
     number = nodes.sequence(best)
     site = creation_site(best) if creation_site else None
     if site is None:
-        raw = next((c.visited[number] for c in earlier if number in c.visited), None)
-        site = resolve(raw) if raw is not None else anomaly_site(best)
+        who = who_ran(number, earlier, numbers)
+        site = resolve(who[1]) if who is not None else anomaly_site(best)
     return Shared(str(best.name()), nodes.op_of(best), number, site or Site()), numbers
 
 
@@ -121,11 +130,10 @@ def find_first(
     numbers: set[int],
 ) -> First:
     if shared is not None:
-        ran = [c for c in earlier if shared.number in c.visited]
-        if ran:
-            return First(
-                (ran[0],), True, _same_root(ran[0], failing), bool(numbers.intersection(ran[0].roots))
-            )
+        who = who_ran(shared.number, earlier, numbers)
+        if who is not None:
+            call, _ = who
+            return First((call,), True, _same_root(call, failing), bool(numbers.intersection(call.roots)))
     through = [c for c in earlier if numbers.intersection(c.roots)]
     if through:
         return First((through[0],), True, _same_root(through[0], failing), inside=True)
