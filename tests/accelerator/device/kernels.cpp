@@ -25,7 +25,7 @@ using std::optional;
 // CUDA too takes these with indices or sources that lie on the CPU.
 const std::set<std::string> MIXED = {
     "aten::index.Tensor", "aten::index.Tensor_out", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_",
-    "aten::_copy_from",
+    "aten::_copy_from", "aten::copy_", "aten::copy_sparse_to_sparse_",
 };
 
 bool draws(const c10::FunctionSchema& schema) {
@@ -139,12 +139,21 @@ int64_t attention_by_plain_ops(
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&run<c10::DispatchKey::CPU>>());
 }
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run<c10::DispatchKey::SparseCPU>>());
+
+// A fallback comes after PyTorch's defaults, which for sparse tensors mostly say no: each kernel is named.
+template <c10::DispatchKey K>
+void sparse_kernels(torch::Library& m) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (!op.has_value() || !op->hasSchema() || name.getNamespace() != "aten" || !op->hasKernelForDispatchKey(K)) continue;
+    const auto called = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+    m.impl(called.c_str(), torch::CppFunction::makeFromBoxedFunction<&run<K>>());
+  }
 }
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run<c10::DispatchKey::SparseCsrCPU>>());
-}
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) { sparse_kernels<c10::DispatchKey::SparseCPU>(m); }
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) { sparse_kernels<c10::DispatchKey::SparseCsrCPU>(m); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
@@ -155,6 +164,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
 }
+
+// PyTorch resolves these bits before a kernel by a copy, which would come back here.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY(walled, m) {
   m.def("bytes_in_use() -> int", bytes_in_use);

@@ -33,8 +33,7 @@ void share_shape(const at::Tensor& from, const at::Tensor& to) {
 at::Tensor over(c10::Storage&& storage, c10::DispatchKey key, const at::Tensor& like) {
   auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   share_shape(like, made);
-  auto* const impl = made.unsafeGetTensorImpl();
-  impl->set_wrapped_number(like.unsafeGetTensorImpl()->is_wrapped_number());
+  if (like.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
   made._set_conj(like.is_conj());
   made._set_neg(like.is_neg());
   return made;
