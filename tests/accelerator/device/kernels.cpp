@@ -92,6 +92,16 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
   return to;
 }
 
+// PyTorch's has no memory at all, which no twin can have.
+Tensor zeros(
+    IntArrayRef size,
+    optional<at::ScalarType> dtype,
+    optional<at::Layout> layout,
+    optional<at::Device> device,
+    optional<bool> pinned) {
+  return empty(size, dtype, layout, device, pinned, std::nullopt).zero_();
+}
+
 void record_stream(Tensor&, c10::Stream) {}
 
 Tensor convolution(
@@ -160,6 +170,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty_strided", empty_strided);
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_efficientzerotensor", zeros);
   m.impl("record_stream", record_stream);
   m.impl("convolution_overrideable", convolution);
   m.impl("convolution_backward_overrideable", convolution_backward);
