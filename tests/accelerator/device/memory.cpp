@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t ROOM = size_t{1} << 36;  // of addresses, not of memory: pages are made when first touched
 constexpr size_t BLOCK = 512;             // as CUDA rounds
+constexpr size_t PAGE = size_t{1} << 16;  // no system's is larger
 constexpr size_t LARGE = size_t{1} << 20;
 
 char* reserve(int rights) {
@@ -56,8 +57,10 @@ struct Memory {
     used -= size;
     char* bytes = behind + (at - wall);
     if (size >= LARGE) {
-      const auto page = reinterpret_cast<uintptr_t>(bytes) / 4096 * 4096 + 4096;
-      madvise(reinterpret_cast<void*>(page), size - 4096, MADV_DONTNEED);
+      // Whole pages of this block only: its neighbours begin and end anywhere.
+      const auto start = reinterpret_cast<uintptr_t>(bytes) / PAGE * PAGE + PAGE;
+      const auto end = reinterpret_cast<uintptr_t>(bytes + size) / PAGE * PAGE;
+      madvise(reinterpret_cast<void*>(start), end - start, MADV_DONTNEED);
     } else {
       std::memset(bytes, 0xCD, size);  // what reads freed memory shall not find what it looks for
     }
