@@ -7,6 +7,7 @@ would keep a whole graph alive.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import torch.autograd.graph as graph
 
 from gradmend.capture import engine_threads
 from gradmend.capture.fast import compiled
-from gradmend.capture.sites import Raw, raw_here, resolve
+from gradmend.capture.sites import Raw, raw_from, raw_here, resolve
 from gradmend.capture.taps import caches
 from gradmend.errors import unexplained
 from gradmend.model import Frame, Site
@@ -211,9 +212,11 @@ def where(depth: int = 1) -> Raw:
     """The call chain above the caller. A thread of the engine's has no more than a hook in it: the chain goes on with
     that of the backward for which it works."""
     raw = raw_here(depth + 1)
-    lender = engine_threads.lender() if running else None
-    call = _newest(lender.thread) if lender is not None else None
-    return raw if call is None else raw + call.raw
+    lender = engine_threads.lender()
+    if lender is None:
+        return raw
+    call = _newest(lender.thread)
+    return raw + (raw_from(sys._current_frames().get(lender.thread)) if call is None else call.raw)
 
 
 def visit(node: Any, raw: Raw) -> None:

@@ -1,6 +1,7 @@
 #include "twins.h"
 
 #include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
@@ -139,6 +140,8 @@ at::Tensor Twins::far_sparse(const at::Tensor& near) {
     coo(made)->set_coalesced(of->coalesced());
     return made;
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      at::sparse_csr::is_sparse_compressed(near), "the walled device has no tensors of layout ", near.layout());
   const auto* const of = csr(near);
   auto made = at::detail::make_tensor<at::SparseCsrTensorImpl>(
       c10::DispatchKeySet(c10::DispatchKey::SparseCsrPrivateUse1),
