@@ -25,8 +25,10 @@ def child() -> Child:
     except walled.NoCompilerError as reason:
         pytest.skip(str(reason))
 
-    def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(*args: str, autoload: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
         paths = [str(HERE), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+        if autoload:
+            paths.insert(0, str(HERE / "autoload"))
         around = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **env}
         command = [sys.executable, "-X", "faulthandler", *args]
         return subprocess.run(command, cwd=ROOT, env=around, capture_output=True, text=True, check=False)
