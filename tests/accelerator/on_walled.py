@@ -20,7 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         given = getattr(item, "callspec", None)
         reason = _ONLY_CPU.get(item.name)
-        if "numpy" in item.name or (given is not None and getattr(given.params.get("program"), "numpy", False)):
+        if "numpy" in item.name or (
+            given is not None and getattr(given.params.get("program"), "numpy", False)
+        ):
             reason = _NUMPY
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason))

@@ -111,7 +111,9 @@ except gradmend.ConflictError as error:
 def test_the_lines_are_told_from_a_thread_without_callers(child: Child) -> None:
     done = child("-c", _LINE)
     lines = _LINE.splitlines()
-    wanted = [next(i for i, text in enumerate(lines, 1) if text.endswith(end)) for end in ("# write", "# backward")]
+    wanted = [
+        next(i for i, text in enumerate(lines, 1) if text.endswith(end)) for end in ("# write", "# backward")
+    ]
     assert done.stdout.split() == [str(n) for n in wanted], done.stderr[-3000:]
 
 

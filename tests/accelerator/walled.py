@@ -35,7 +35,13 @@ def library() -> Path:
     from torch.utils import cpp_extension
 
     sources = sorted(SOURCES.glob("*.cpp"))
-    flags = ["-std=c++20", "-O1", "-fPIC", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    flags = [
+        "-std=c++20",
+        "-O1",
+        "-fPIC",
+        "-w",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+    ]
     flags += [f"-I{path}" for path in cpp_extension.include_paths()]
     known = hashlib.sha256(" ".join([torch.__version__, compiler, *flags]).encode())
     for path in sorted(SOURCES.iterdir()):
@@ -56,7 +62,16 @@ def library() -> Path:
             raise RuntimeError(f"{compiler} could not compile {', '.join(failed)}")
         objects = [str(work / f"{path.stem}.o") for path in sources]
         libraries = [f"-L{path}" for path in cpp_extension.library_paths()]
-        command = [compiler, "-shared", *objects, *libraries, "-lc10", "-ltorch_cpu", "-o", str(work / made.name)]
+        command = [
+            compiler,
+            "-shared",
+            *objects,
+            *libraries,
+            "-lc10",
+            "-ltorch_cpu",
+            "-o",
+            str(work / made.name),
+        ]
         subprocess.run(command, check=True)
         (work / made.name).replace(made)
     finally:

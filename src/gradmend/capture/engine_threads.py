@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 _KEY = "gradmend"
-_stash = torch._C._stash_obj_in_tls  # type: ignore[attr-defined]
+_stash = torch._C._stash_obj_in_tls
 _is_known = torch._C._is_key_in_tls
 _get = torch._C._get_obj_in_tls
 
