@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from typing import Any
 
 import placed
@@ -27,6 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reason = _NUMPY
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason))
+
+
+def pytest_collection_finish() -> None:
+    """Tests that look for leaks collect all garbage, again and again: what is there now is none."""
+    gc.collect()
+    gc.freeze()
 
 
 def _patterns_too() -> None:
