@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import pytest
 
@@ -11,6 +12,10 @@ from gradmend.capture.taps.hub import LEDGER
 
 @pytest.fixture(autouse=True)
 def empty_ledger() -> None:
-    gc.collect()
-    LEDGER.bury()
-    assert LEDGER.kept_bytes() == 0
+    for _ in range(100):  # a device's thread lets go of a graph a little after its backward has raised
+        gc.collect()
+        LEDGER.bury()
+        if LEDGER.kept_bytes() == 0:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{LEDGER.kept_bytes()} bytes are kept for a program that is gone")

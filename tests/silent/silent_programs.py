@@ -21,6 +21,7 @@ class Program:
     right: torch.Tensor
     rule: str
     heals: Literal["healed", "stopped"]
+    numpy: bool = False  # shares memory with numpy, as only the CPU can
 
     @property
     def name(self) -> str:
@@ -31,9 +32,11 @@ ALL: list[Program] = []
 T = torch.tensor
 
 
-def program(right: torch.Tensor, rule: str, heals: Literal["healed", "stopped"]):  # type: ignore[no-untyped-def]
+def program(  # type: ignore[no-untyped-def]
+    right: torch.Tensor, rule: str, heals: Literal["healed", "stopped"], *, numpy: bool = False
+):
     def add(run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        ALL.append(Program(run, right, rule, heals))
+        ALL.append(Program(run, right, rule, heals, numpy))
         return run
 
     return add
@@ -67,7 +70,7 @@ def data_alias_kept_by_name() -> torch.Tensor:
     return x.grad
 
 
-@program(T([2.0, 4.0, 6.0]), "GM202", "stopped")
+@program(T([2.0, 4.0, 6.0]), "GM202", "stopped", numpy=True)
 def numpy_of_a_tensor() -> torch.Tensor:
     x = leaf()
     h = x.clone()
@@ -78,7 +81,7 @@ def numpy_of_a_tensor() -> torch.Tensor:
     return x.grad
 
 
-@program(T([5.0, 6.0, 7.0]), "GM202", "stopped")
+@program(T([5.0, 6.0, 7.0]), "GM202", "stopped", numpy=True)
 def tensor_of_a_numpy_array() -> torch.Tensor:
     x = leaf()
     array = np.array([5.0, 6.0, 7.0], dtype=np.float32)
@@ -88,7 +91,7 @@ def tensor_of_a_numpy_array() -> torch.Tensor:
     return x.grad
 
 
-@program(T([1.0, 1.0]), "GM202", "stopped")
+@program(T([1.0, 1.0]), "GM202", "stopped", numpy=True)
 def frombuffer() -> torch.Tensor:
     x = leaf(3.0, 4.0)
     memory = bytearray(np.ones(2, dtype=np.float32).tobytes())
@@ -98,7 +101,7 @@ def frombuffer() -> torch.Tensor:
     return x.grad
 
 
-@program(T([2.0, 4.0, 6.0]), "GM202", "stopped")
+@program(T([2.0, 4.0, 6.0]), "GM202", "stopped", numpy=True)
 def dlpack() -> torch.Tensor:
     x = leaf()
     h = x.clone()
@@ -125,7 +128,7 @@ def storage_filled() -> torch.Tensor:
     return x.grad
 
 
-@program(T([0.0, 0.0, 1.0, 1.0]).reshape(4, 1), "GM202", "stopped")
+@program(T([0.0, 0.0, 1.0, 1.0]).reshape(4, 1), "GM202", "stopped", numpy=True)
 def index_changed_by_numpy() -> torch.Tensor:
     table = torch.arange(4.0).reshape(4, 1).requires_grad_()
     ids = np.array([2, 3])
@@ -495,7 +498,7 @@ def live_softmax_column_zeroed() -> torch.Tensor:
     return x.grad
 
 
-@program(T([0.0, 16.0, 24.0]), "GM210", "stopped")
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped", numpy=True)
 def live_numpy_then_kept() -> torch.Tensor:
     x = leaf()
     h = x * 2
@@ -505,7 +508,7 @@ def live_numpy_then_kept() -> torch.Tensor:
     return x.grad
 
 
-@program(T([0.0, 2.0, 2.0]), "GM210", "stopped")
+@program(T([0.0, 2.0, 2.0]), "GM210", "stopped", numpy=True)
 def live_numpy_then_relu() -> torch.Tensor:
     x = leaf()
     h = x * 2

@@ -7,6 +7,7 @@ would keep a whole graph alive.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.autograd.graph as graph
 
-from gradmend.capture import graphs
+from gradmend.capture import engine_threads, graphs
 from gradmend.capture.fast import compiled
-from gradmend.capture.sites import Raw, raw_here, resolve
+from gradmend.capture.sites import Raw, raw_from, raw_here, resolve
 from gradmend.capture.taps import caches
 from gradmend.errors import unexplained
 from gradmend.model import Frame, Site
@@ -193,15 +194,30 @@ def forget() -> None:
 
 
 def current() -> BackwardCall | None:
-    """The call that this thread runs; a device's own thread has none, and works for the newest."""
+    """The call that this thread runs: its own, or that of the thread for which it works."""
     if not running:
         return None
     if len(running) > 1:
-        me = get_ident()
-        for call in reversed(running):
-            if call.thread == me:
-                return call
+        lender = engine_threads.lender()
+        found = _newest(get_ident()) or (_newest(lender.thread) if lender is not None else None)
+        if found is not None:
+            return found
     return running[-1]
+
+
+def _newest(thread: int) -> BackwardCall | None:
+    return next((call for call in reversed(running) if call.thread == thread), None)
+
+
+def where(depth: int = 1) -> Raw:
+    """The call chain above the caller. A thread of the engine's has no more than a hook in it: the chain goes on with
+    that of the backward for which it works."""
+    raw = raw_here(depth + 1)
+    lender = engine_threads.lender()
+    if lender is None:
+        return raw
+    call = _newest(lender.thread)
+    return raw + (raw_from(sys._current_frames().get(lender.thread)) if call is None else call.raw)
 
 
 def visit(number: int, raw: Raw) -> None:

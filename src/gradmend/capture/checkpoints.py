@@ -18,7 +18,7 @@ import torch
 import torch.utils.checkpoint as _checkpoint
 from torch.overrides import TorchFunctionMode
 
-from gradmend.capture import plain, saves
+from gradmend.capture import backwards, plain, saves
 from gradmend.capture.faults import Fault
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
@@ -69,7 +69,7 @@ class Region:
     def check(self) -> None:
         """Before the second run: is everything as it was?"""
         if self.draws and _random_state() != self.rng:
-            self.stop(Fault("GM208", [], made=self.raw, backward=raw_here(2), facts={"why": "rng"}))
+            self.stop(Fault("GM208", [], made=self.raw, backward=backwards.where(2), facts={"why": "rng"}))
         for read in self.reads.values():
             hub.LEDGER.ask(read)
 
@@ -80,7 +80,15 @@ class Region:
 
 
 def _random_state() -> bytes:
-    return bytes(_Base.numpy(torch.get_rng_state()))
+    """Of the CPU's generator, and of the accelerator's where one is in use. Both lie in the host's memory."""
+    state = bytes(_Base.numpy(torch.get_rng_state()))
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        return state
+    module = torch.get_device_module(device)
+    if not getattr(module, "is_initialized", bool)() or not hasattr(module, "get_rng_state"):
+        return state
+    return state + bytes(_Base.numpy(module.get_rng_state()))
 
 
 def _key(t: torch.Tensor) -> int:
@@ -229,7 +237,7 @@ class _Again(_Reader):
                 "GM208",
                 [],
                 made=was.raw,
-                also=raw_here(2),
+                also=backwards.where(2),
                 backward=self.raw,
                 tensor=(tuple(t.shape), str(t.dtype).removeprefix("torch.")),
                 op=name,
@@ -316,7 +324,7 @@ def _second(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
         if plain.active:
             return function(*args, **kwargs)
         region.check()
-        raw = raw_here(2)
+        raw = backwards.where(2)
         with _Again(region, raw):
             return function(*args, **kwargs)
 

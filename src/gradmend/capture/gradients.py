@@ -88,7 +88,7 @@ def _harm(who: str, written: Written, healed: bool) -> None:
         "GM207",
         [written],
         made=made,
-        backward=raw_here(3),
+        backward=backwards.where(3),
         op=name,
         facts={"who": who, "harmed": f"the branch of {name}" if name else "another branch"},
         healed=healed,

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from gradmend.capture import engine_threads
 from gradmend.capture.graphs import edges
 
 _ENGINE = ("_engine_run_backward", "t_outputs")  # of torch.autograd.graph, seen on 2.13
@@ -20,7 +21,7 @@ _ENGINE = ("_engine_run_backward", "t_outputs")  # of torch.autograd.graph, seen
 def reached(node: Any) -> frozenset[int] | None:
     """The outputs of `node` that a gradient may arrive for; None where that can't be told.
 
-    It can't on the engine's own threads, which have no Python caller, nor for a backward that C++ started.
+    It can't for a backward that C++ started.
     """
     roots = _roots()
     if roots is None:
@@ -49,8 +50,14 @@ def _edge(root: Any) -> tuple[Any, int]:
 
 
 def _roots() -> Iterable[Any] | None:
+    found = _given(sys._getframe(1))
+    lender = engine_threads.lender() if found is None else None
+    # A device's backward runs in a thread without callers: they wait in the thread for which it works.
+    return _given(sys._current_frames().get(lender.thread)) if lender is not None else found
+
+
+def _given(frame: FrameType | None) -> Iterable[Any] | None:
     name, roots = _ENGINE
-    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == name and frame.f_globals.get("__name__") == "torch.autograd.graph":
             found = frame.f_locals.get(roots)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from gradmend.capture import backwards, escapes, stepping
+from gradmend.capture import backwards, engine_threads, escapes, stepping
 from gradmend.capture.entries import next_number
 from gradmend.capture.fast import compiled
 from gradmend.capture.ledger import Entry, Scope
 from gradmend.capture.pieces import Pieces, has_parts
-from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.sites import Raw
 from gradmend.capture.taps.hub import LEDGER
 
 _C = torch._C._autograd
@@ -37,17 +37,25 @@ class _Local(threading.local):
 _local = _Local()
 
 
+def _scopes() -> list[Scope]:
+    """Of this thread, or of the one whose backward it runs."""
+    if not _local.scopes and (lender := engine_threads.lender()) is not None:
+        return lender.scopes
+    return _local.scopes
+
+
 def current() -> Scope | None:
-    return _local.scopes[-1] if _local.scopes else None
+    scopes = _scopes()
+    return scopes[-1] if scopes else None
 
 
 def _pack(t: torch.Tensor) -> Any:
-    scopes = _local.scopes
+    scopes = _scopes()
     if not scopes:
         return t.detach()
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         stepping.wake()
-    return _save(t, scopes[-1], raw_here(2))
+    return _save(t, scopes[-1], backwards.where(2))
 
 
 def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Entry | Pieces:
@@ -124,7 +132,7 @@ def _compose(
         scope = current()
         if scope is None:
             return _Packed(made)
-        raw = raw_here(2)
+        raw = backwards.where(2)
 
         def save(m: torch.Tensor) -> Entry:
             entry = LEDGER.save(m, scope, raw)
@@ -162,16 +170,21 @@ _plain_enter = saved_tensors_hooks.__enter__
 
 
 def _enter(self: saved_tensors_hooks) -> None:
-    if not _local.pushed or torch.compiler.is_compiling():
+    if not _are_on() or torch.compiler.is_compiling():
         return _plain_enter(self)
     _C._push_saved_tensors_default_hooks(*_compose(self.pack_hook, self.unpack_hook))
+
+
+def _are_on() -> bool:
+    """Whether ours are on in this thread: the engine's threads get the hooks of those for whom they work."""
+    return _local.pushed or (not _local.aside and not _local.scopes and bool(_scopes()))
 
 
 def _push() -> None:
     """Ours on top. Hooks that were on before us go on working below: we must change nothing."""
     outer = _C._top_saved_tensors_default_hooks(False)
     _C._push_saved_tensors_default_hooks(*(_compose(*outer) if outer else _hooks))
-    _local.pushed = True
+    _local.pushed = bool(_local.scopes)
 
 
 # ------------------------------------------------------------------ torch.func
@@ -183,7 +196,7 @@ _plain_enable = _C._saved_tensors_hooks_enable
 
 def _disable(message: str, *rest: Any) -> None:
     """torch.func and others refuse hooks: take ours off while they run, if ours are the only ones."""
-    if _local.pushed and _local.aside == 0:
+    if _local.aside == 0 and _are_on():
         _C._pop_saved_tensors_default_hooks()
         _local.pushed = False
         try:
@@ -200,7 +213,7 @@ def _enable() -> None:
     _plain_enable()
     if _local.aside:
         _local.aside = 0
-        if _local.scopes:
+        if _scopes():
             _push()
 
 
@@ -227,6 +240,8 @@ def disarm() -> None:
 
 
 def open_scope(scope: Scope) -> None:
+    if not _local.scopes:
+        engine_threads.lend(_local.scopes)
     _local.scopes.append(scope)
     if not _C._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         _local.aside = 1  # inside torch.func nobody may enter hooks: PyTorch's own check stays on there

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from functools import lru_cache
 from itertools import islice
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 import torch
 
@@ -67,7 +67,11 @@ def is_user_file(name: str) -> bool:
 
 def _raw_here(depth: int = 1) -> Raw:
     """The call chain above the caller, without resolving anything."""
-    frame = sys._getframe(depth)
+    return raw_from(sys._getframe(depth))
+
+
+def raw_from(frame: FrameType | None) -> Raw:
+    """The same from a frame on, perhaps another thread's."""
     out: list[int] = []
     add = out.append
     owner_of = _owners.get
@@ -88,7 +92,7 @@ def _raw_here(depth: int = 1) -> Raw:
                     break
         elif users:
             break  # the launcher of `gradmend run`: what called it is no part of the program
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return tuple(out)
 
 

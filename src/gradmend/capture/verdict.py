@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from gradmend.capture import escapes, graphs, reads
+from gradmend.capture import backwards, escapes, graphs, reads
 from gradmend.capture.entries import Entry, Written
 from gradmend.capture.fast import compiled
 from gradmend.capture.faults import Fault
 from gradmend.capture.pieces import Pieces
 from gradmend.capture.regions import layout_of, overlap, physical
-from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.sites import Raw
 from gradmend.heal.undo import same_bytes
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Finding:
 
     @cached_property
     def backward(self) -> Raw:
-        return raw_here(1)
+        return backwards.where(1)
 
     @cached_property
     def first(self) -> Written | None:

@@ -196,9 +196,9 @@ def _born(original: Func, how: str) -> Func:
 
 def _storage_write(original: Func, name: str) -> Func:
     def tap(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if hub.compiling() or not hub.awake or self.device.type != "cpu":
+        if hub.compiling() or not hub.awake or self.device.type == "meta":
             return original(self, *args, **kwargs)
-        whole = torch.empty(0, dtype=torch.uint8).set_(self, 0, (self.nbytes(),), (1,))
+        whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self, 0, (self.nbytes(),), (1,))
         return hub.carry(hub.before(f"storage.{name}", (whole,)), original, (self, *args), kwargs)
 
     return _dress(tap, original)

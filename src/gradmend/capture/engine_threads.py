@@ -1,0 +1,39 @@
+"""Threads that autograd starts: whose work they do.
+
+The backward of a device that is not the CPU runs in a thread of the engine's. It has no Python caller and none of
+our thread's state, but PyTorch hands it its own state of the thread that called backward(), with what was stashed in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import get_ident
+from typing import Any
+
+import torch
+
+_KEY = "gradmend"
+_stash = torch._C._stash_obj_in_tls
+_is_known = torch._C._is_key_in_tls
+_get = torch._C._get_obj_in_tls
+
+
+@dataclass(frozen=True, slots=True)
+class Lender:
+    """A thread that calls backward(), and the list of its scopes."""
+
+    thread: int
+    scopes: list[Any]
+
+
+def lend(scopes: list[Any]) -> None:
+    """From now on, the engine's threads that work for this one know its scopes. The list stays the same for its life."""
+    _stash(_KEY, Lender(get_ident(), scopes))
+
+
+def lender() -> Lender | None:
+    """The thread for which this one works, if that is another."""
+    if not _is_known(_KEY):
+        return None
+    found: Lender = _get(_KEY)
+    return None if found.thread == get_ident() else found
