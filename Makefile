@@ -8,7 +8,7 @@ BENCH  := .venv-bench
 # Another release of torch, in an environment of its own: `make test-torch TORCH=2.15.0 [PYTHON=python3.13]`.
 TORCH  ?=
 OTHERS := .venv-torch
-MATRIX := 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+MATRIX := 2.13.0 2.14.1 2.15.0
 KEEP   ?= yes  # no: test-matrix removes each environment once it has run, where space is short
 JOBS   ?= 2
 # Where there is a compiler, installing builds this; the package works without.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TESTED = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
+TESTED = ("2.13", "2.14", "2.15")
 
 
 def release(version: str) -> str:
