@@ -69,7 +69,7 @@ def _double(S: SparseTensor) -> None:
 
 def test_share_memory() -> None:
     S = SparseTensor(P, torch.ones(P.nnz)).share_memory_()
-    assert S.values().is_shared() and S.pattern.indices().is_shared()
+    assert S.values().is_shared() and S.pattern._indices.is_shared()
     worker = mp.get_context("fork").Process(target=_double, args=(S,))
     worker.start()
     worker.join(60)

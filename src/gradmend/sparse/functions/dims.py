@@ -84,11 +84,11 @@ def hand_back(
     if ids is None:
         ids = segs.ptr.diff().nonzero().squeeze(1)
         found = found.index_select(0, ids)
-    pattern = Pattern.from_keys(ids, kept)
+    pattern = Pattern._from_keys(ids, kept)
     if keepdim:
-        rows = iter(pattern.indices())
+        rows = iter(pattern._indices)
         index = torch.stack([next(rows) if d in keep else torch.zeros_like(ids) for d in range(n)])
-        pattern = Pattern.sorted(index, shown)
+        pattern = Pattern._trusted(index, shown)
     return make(pattern, entries_back(found, b), b)
 
 

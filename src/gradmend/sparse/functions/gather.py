@@ -66,4 +66,4 @@ def add_to_dense(S: SparseTensor, X: Tensor) -> Tensor:
     dtype = torch.promote_types(values.dtype, X.dtype)
     flat = X.to(dtype).reshape(*X.shape[:lead], math.prod(S.pattern.size), *X.shape[lead + n :])
     shape = (*flat.shape[:lead], S.nnz, *flat.shape[lead + 1 :])
-    return flat.index_add(lead, S.pattern.keys(), values.to(dtype).expand(shape)).reshape(X.shape)
+    return flat.index_add(lead, S.pattern._keys(), values.to(dtype).expand(shape)).reshape(X.shape)

@@ -114,7 +114,7 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
     chosen = at_entries(S, mask).nonzero().squeeze(1)
     flat = mask.reshape(-1).nonzero().squeeze(1)
     out = S.values().new_zeros(flat.shape[0])
-    return out.index_copy(0, torch.searchsorted(flat, S.pattern.keys()[chosen]), S.values()[chosen])
+    return out.index_copy(0, torch.searchsorted(flat, S.pattern._keys()[chosen]), S.values()[chosen])
 
 
 def _dense_by_sparse(X: Tensor, mask: SparseTensor) -> Tensor:
@@ -130,7 +130,7 @@ def sparse_mask(X: Any, S: SparseTensor) -> SparseTensor:
     """X at the places of S; a sparse X gives zero where it stores nothing."""
     if isinstance(X, Tensor):
         return S.like(at_entries(S, X))
-    there, at = find(X.pattern, S.pattern.keys())
+    there, at = find(X.pattern, S.pattern._keys())
     n = X.batch_dims
     values = X.values()
     shape = (*values.shape[:n], S.nnz, *values.shape[n + 1 :])

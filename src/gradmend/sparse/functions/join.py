@@ -50,7 +50,7 @@ def _cat_sparse(parts: list[SparseTensor], axis: int) -> SparseTensor:
     check_size("cat", tuple(size))
     rows, offset = [], 0
     for p in parts:
-        index = p.pattern.indices()
+        index = p.pattern._indices
         if offset:
             index = index.clone()
             index[axis] += offset
@@ -65,7 +65,7 @@ def _sorted(
     if unsorted:
         order = torch.argsort(linear(index, size))
         index, values = index[:, order], values.index_select(b, order)
-    return make(Pattern.sorted(index, size), values, b)
+    return make(Pattern._trusted(index, size), values, b)
 
 
 def _as_sparse(x: Any) -> SparseTensor:
@@ -93,7 +93,7 @@ def _spread_all(parts: list[SparseTensor]) -> list[SparseTensor]:
     for p in parts[1:]:
         whole = union(whole, p.pattern)[0]
     return [
-        p.like(spread(p, torch.searchsorted(whole.keys(), p.pattern.keys()), whole), whole) for p in parts
+        p.like(spread(p, torch.searchsorted(whole._keys(), p.pattern._keys()), whole), whole) for p in parts
     ]
 
 
@@ -123,11 +123,11 @@ def block_diag(*tensors: Any) -> SparseTensor:
         raise SparseError("block_diag takes matrices: tensors with 2 sparse dimensions and no batch.")
     rows, at = [], torch.zeros(2, 1, dtype=torch.int64, device=parts[0].device)
     for p in parts:
-        rows.append(p.pattern.indices() + at)
+        rows.append(p.pattern._indices + at)
         at = at + torch.tensor(p.pattern.size, device=at.device)[:, None]
     size = tuple(int(n) for n in at)
     check_size("block_diag", size)
-    return make(Pattern.sorted(torch.cat(rows, 1), size), torch.cat([p.values() for p in parts]))
+    return make(Pattern._trusted(torch.cat(rows, 1), size), torch.cat([p.values() for p in parts]))
 
 
 def batch(tensors: Sequence[SparseTensor]) -> SparseTensor:
@@ -146,5 +146,5 @@ def kron(a: Any, b: Any) -> SparseTensor:
     size = tuple(m * n for m, n in zip(a.pattern.size, b.pattern.size, strict=True))
     check_size("kron", size)
     scale = torch.tensor(b.pattern.size, device=a.device)[:, None, None]
-    index = (a.pattern.indices()[:, :, None] * scale + b.pattern.indices()[:, None, :]).flatten(1)
+    index = (a.pattern._indices[:, :, None] * scale + b.pattern._indices[:, None, :]).flatten(1)
     return _sorted(index, size, (a.values()[:, None] * b.values()).flatten(), 0)

@@ -99,7 +99,7 @@ def product(pattern: Pattern, values: Tensor, X: Tensor, flip: bool = False) -> 
         return out.unflatten(1, (*lead, X.shape[-1])).movedim(0, -2)
     if values.dtype not in _DIFFERENTIABLE:
         return _whole_numbers(pattern, values, X, flip)
-    local = pattern.local()
+    local = pattern._local()
     source, target = (local.row_ids, local.col_ids) if flip else (local.col_ids, local.row_ids)
     if source is not None:
         X = X.index_select(0, source)
@@ -112,7 +112,7 @@ def product(pattern: Pattern, values: Tensor, X: Tensor, flip: bool = False) -> 
 def sampled(pattern: Pattern, A: Tensor, B: Tensor) -> Tensor:
     """(A @ B.T) at the entries: A [r, k], B [c, k] -> [nnz]."""
     A, B = _agree(A, B)
-    local = pattern.local()
+    local = pattern._local()
     if local.row_ids is not None:
         A = A.index_select(0, local.row_ids)
     if local.col_ids is not None:
@@ -124,7 +124,7 @@ def row_times(S: SparseTensor, X: Tensor) -> Tensor:
     """A sparse vector times a dense matrix: the rows of X that it names, weighed and summed."""
     values, X = _agree(S.values(), X)
     picked = X.movedim(-2, 0) if X.dim() > 1 else X
-    picked = picked.index_select(0, S.pattern.row)
+    picked = picked.index_select(0, S.pattern._row)
     return torch.tensordot(values, picked, dims=([0], [0]))
 
 
@@ -213,7 +213,7 @@ _DIFFERENTIABLE = frozenset(
 
 def _whole_numbers(pattern: Pattern, values: Tensor, X: Tensor, flip: bool) -> Tensor:
     """Integers and booleans have no kernels and need no gradients."""
-    source, target = (pattern.row, pattern.col) if flip else (pattern.col, pattern.row)
+    source, target = (pattern._row, pattern._col) if flip else (pattern._col, pattern._row)
     wide = torch.int64 if values.dtype == torch.bool else values.dtype
     terms = values.to(wide)[:, None] * X[source].to(wide)
     out = terms.new_zeros(pattern.size[1 if flip else 0], X.shape[1]).index_add(0, target, terms)

@@ -22,10 +22,10 @@ from gradmend.sparse.pattern import Pattern
 def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Tensor:
     """[nnz], [cols, k] -> [rows, k]; flipped, the transposed product: [rows, k] -> [cols, k]."""
     if torch.compiler.is_compiling() and not transforming():
-        tptr, trow, perm = pattern.transposed()
-        return compiled.spmm(pattern.ptr, pattern.col, tptr, trow, perm, values, X, flip)
+        tptr, trow, perm = pattern._transposed()
+        return compiled.spmm(pattern._ptr, pattern._col, tptr, trow, perm, values, X, flip)
     if forward_mode() or torch.compiler.is_compiling():
-        source, target = (pattern.row, pattern.col) if flip else (pattern.col, pattern.row)
+        source, target = (pattern._row, pattern._col) if flip else (pattern._col, pattern._row)
         terms = values[:, None] * X.index_select(0, source)
         return terms.new_zeros(pattern.size[1 if flip else 0], X.shape[1]).index_add(0, target, terms)
     if plain(values, X):
@@ -36,12 +36,12 @@ def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Ten
 def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
     """[rows, k], [cols, k] -> [nnz]: A @ B.T at the entries."""
     if torch.compiler.is_compiling() and not transforming():
-        tptr, trow, perm = pattern.transposed()
-        return compiled.sddmm(pattern.ptr, pattern.col, tptr, trow, perm, A, B)
+        tptr, trow, perm = pattern._transposed()
+        return compiled.sddmm(pattern._ptr, pattern._col, tptr, trow, perm, A, B)
     if forward_mode() or torch.compiler.is_compiling():
-        return (A.index_select(0, pattern.row) * B.index_select(0, pattern.col)).sum(1)
+        return (A.index_select(0, pattern._row) * B.index_select(0, pattern._col)).sum(1)
     if plain(A, B):
-        return kernels.sddmm(pattern.ptr, pattern.col, A, B, pattern.row)
+        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row)
     return apply(SDDMM, A, B, pattern)
 
 
@@ -71,9 +71,9 @@ def plain(a: Tensor, b: Tensor) -> bool:
 
 def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
     if flip:
-        ptr, row, perm = pattern.transposed()
+        ptr, row, perm = pattern._transposed()
         return kernels.spmm(ptr, row, values, X, perm)
-    return kernels.spmm(pattern.ptr, pattern.col, values, X)
+    return kernels.spmm(pattern._ptr, pattern._col, values, X)
 
 
 class SpMM(torch.autograd.Function):
@@ -93,10 +93,10 @@ class SpMM(torch.autograd.Function):
         d_values = d_X = None
         if all(ctx.needs_input_grad[:2]) and not ctx.flip and plain(values, grad):
             # No graph of this backward is wanted: both gradients in one pass over the entries.
-            ptr, col = ctx.pattern.ptr, ctx.pattern.col
-            tptr, trow, perm = ctx.pattern.transposed()
+            ptr, col = ctx.pattern._ptr, ctx.pattern._col
+            tptr, trow, perm = ctx.pattern._transposed()
             return (
-                *kernels.spmm_backward(ptr, col, tptr, trow, perm, values, X, grad, ctx.pattern.row),
+                *kernels.spmm_backward(ptr, col, tptr, trow, perm, values, X, grad, ctx.pattern._row),
                 None,
                 None,
             )
@@ -126,7 +126,7 @@ class SpMM(torch.autograd.Function):
 class SDDMM(torch.autograd.Function):
     @staticmethod
     def forward(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
-        return kernels.sddmm(pattern.ptr, pattern.col, A, B, pattern.row)
+        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

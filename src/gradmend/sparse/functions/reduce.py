@@ -49,7 +49,7 @@ class Reduction:
         self.S, self.keepdim, self.name = S, keepdim, name
         self.keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
         self.n = reduced_size(S, parts.sparse)
-        self.segs: Segments = S.pattern.segments(self.keep)
+        self.segs: Segments = S.pattern._segments(self.keep)
         self.values = entries_first(S)
 
     @property
@@ -81,7 +81,7 @@ def sum(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch
         S = S.to(torch.int64)
     if type(dim) is int and S.pattern.ndim == 2 and S.values().dim() == 1 and -2 <= dim < 2 and not keepdim:
         # Row and column sums of a matrix: what is asked most often takes the shortest way.
-        segs = S.pattern.segments((1 - dim % 2,))
+        segs = S.pattern._segments((1 - dim % 2,))
         if segs.ids is None:
             return segment_sum(S.values(), segs)
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):

@@ -37,17 +37,17 @@ class Plan:
         self.size = (A.size[0], B.size[1])
         check_size("A @ B", self.size)
         with aside():
-            self.row, self.col = A.row, B.col
-            self.first, self.count = _runs(A.col, B)
+            self.row, self.col = A._row, B._col
+            self.first, self.count = _runs(A._col, B)
             self.total = int(self.count.sum())
             self.kept: Triples | None = None
             self.product: gustavson.Product | None = None
-            local, other = A.local(), B.local()
+            local, other = A._local(), B._local()
             pairs = gustavson.Pairs(
-                local.pattern.ptr,
+                local.pattern._ptr,
                 self.first,
                 self.first + self.count,
-                other.pattern.col.contiguous(),
+                other.pattern._col.contiguous(),
                 other.pattern.size[1],
                 self.total,
             )
@@ -64,7 +64,7 @@ class Plan:
             self.kept = (left, right, slot)
         else:
             keys = _unique(torch.cat([_unique(self._keys(*pair))[0] for pair in self._pairs()]))[0]
-        return Pattern.from_keys(keys, self.size)
+        return Pattern._from_keys(keys, self.size)
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         device, nnz = self.row.device, self.row.shape[0]
@@ -85,7 +85,7 @@ class Plan:
 
     def _fresh(self) -> Iterator[Triples]:
         for left, right in self._pairs():
-            yield left, right, torch.searchsorted(self.pattern.keys(), self._keys(left, right))
+            yield left, right, torch.searchsorted(self.pattern._keys(), self._keys(left, right))
 
     def terms(self) -> Iterator[Triples]:
         return iter((self.kept,)) if self.kept is not None else self._fresh()
@@ -96,11 +96,11 @@ class Plan:
 
 def _runs(wanted: Tensor, B: Pattern) -> tuple[Tensor, Tensor]:
     """Where the entries of B begin that each wanted row has, and how many they are."""
-    if B.local().row_ids is None:
-        first = B.ptr[wanted]
-        return first, B.ptr[wanted + 1] - first
+    if B._local().row_ids is None:
+        first = B._ptr[wanted]
+        return first, B._ptr[wanted + 1] - first
     # By search, not by pointers: those would be as long as B's rows.
-    at, wanted = B.row.contiguous(), wanted.contiguous()
+    at, wanted = B._row.contiguous(), wanted.contiguous()
     first = torch.searchsorted(at, wanted)
     return first, torch.searchsorted(at, wanted, right=True) - first
 
@@ -114,9 +114,9 @@ def _pattern(
         index = torch.stack(
             [axis if ids is None else ids[axis] for axis, ids in zip(index, (rows, cols), strict=True)]
         )
-    made = Pattern.sorted(index, size)
+    made = Pattern._trusted(index, size)
     if rows is None:
-        made._ptr = torch.from_numpy(p.ptr)
+        made._kept_ptr = torch.from_numpy(p.ptr)
     return made
 
 

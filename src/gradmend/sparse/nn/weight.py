@@ -49,7 +49,7 @@ class SparseWeight(nn.Module):
         return make(self.pattern, self.values)
 
     def get_extra_state(self) -> dict[str, Any]:
-        return {"indices": self._pattern.indices(), "size": list(self._pattern.size)}
+        return {"indices": self._pattern._indices, "size": list(self._pattern.size)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         loaded = Pattern(state["indices"].to(self.values.device), state["size"])

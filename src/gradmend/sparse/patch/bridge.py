@@ -131,9 +131,9 @@ def to_torch(pattern: Pattern, values: Tensor, layout: torch.layout) -> Tensor:
             values, pattern, lambda v: _coo(index, v, size, is_coalesced=True, check_invariants=False)
         )
     if layout == torch.sparse_csr:
-        ptr, col = pattern.ptr, pattern.col
+        ptr, col = pattern._ptr, pattern._col
         return wrap(values, pattern, lambda v: _csr(ptr, col, v, size, check_invariants=False))
-    ptr, row, perm = pattern.transposed()
+    ptr, row, perm = pattern._transposed()
     by_column = Pattern.__new__(Pattern)
     by_column._set(pattern._indices, pattern.size, perm)
     by_column._canonical = pattern
