@@ -244,7 +244,9 @@ class Pattern(Views):
 
         places = as_indices(indices, self._size).to(self.device)
         if places.shape[0] != self.ndim:
-            raise PatternError(f"places of {places.shape[0]} dimensions are looked up in {self.ndim} of a pattern.")
+            raise PatternError(
+                f"places of {places.shape[0]} dimensions are looked up in {self.ndim} of a pattern."
+            )
         limit = torch.tensor(self._size, device=self.device)[:, None]
         inside = ((places >= 0) & (places < limit)).all(0)
         return setops.find(self.canonical(), linear(places, self._size))[0] & inside

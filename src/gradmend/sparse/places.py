@@ -105,7 +105,9 @@ def as_indices(indices: Any, size: Sequence[int] | None) -> Tensor:
             f"dimension, as torch.sparse_coo_tensor takes them."
         )
     if indices.layout is not torch.strided or indices.is_meta:
-        raise PatternError(f"indices must be an ordinary tensor with numbers, not {indices.layout} on {indices.device}.")
+        raise PatternError(
+            f"indices must be an ordinary tensor with numbers, not {indices.layout} on {indices.device}."
+        )
     return bare(indices.detach()).to(torch.int64, copy=True, memory_format=torch.contiguous_format)
 
 

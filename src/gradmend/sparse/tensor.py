@@ -14,7 +14,6 @@ from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.source import Arranged, Picked, Source
 
-
 _WEIGHT = "a gradmend.sparse.nn.SparseWeight"
 
 
@@ -137,7 +136,9 @@ class SparseTensor:
 
     def _need_matrix(self, name: str) -> None:
         if self.pattern.ndim != 2:
-            raise SparseError(f"{name}() takes 2 sparse dimensions, and S has {self.pattern.ndim}: use indices().")
+            raise SparseError(
+                f"{name}() takes 2 sparse dimensions, and S has {self.pattern.ndim}: use indices()."
+            )
 
     @property
     def nnz(self) -> int:
@@ -210,7 +211,9 @@ class SparseTensor:
     @grad.setter
     def grad(self, value: Any) -> None:
         if value is not None:
-            raise SparseError("S.grad is read from its values: set S.values().grad, or the tensor S was made from.")
+            raise SparseError(
+                "S.grad is read from its values: set S.values().grad, or the tensor S was made from."
+            )
         self._given.grad = None
 
     def _gradient(self, found: Tensor) -> SparseTensor:

@@ -41,7 +41,7 @@ def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
     if forward_mode() or torch.compiler.is_compiling():
         return (A.index_select(0, pattern._row) * B.index_select(0, pattern._col)).sum(1)
     if plain(A, B):
-        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row)
+        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row, pattern._size)
     return apply(SDDMM, A, B, pattern)
 
 
@@ -72,8 +72,8 @@ def plain(a: Tensor, b: Tensor) -> bool:
 def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
     if flip:
         ptr, row, perm = pattern._transposed()
-        return kernels.spmm(ptr, row, values, X, perm)
-    return kernels.spmm(pattern._ptr, pattern._col, values, X)
+        return kernels.spmm(ptr, row, values, X, perm, pattern._size[::-1])
+    return kernels.spmm(pattern._ptr, pattern._col, values, X, None, pattern._size)
 
 
 class SpMM(torch.autograd.Function):
@@ -96,7 +96,9 @@ class SpMM(torch.autograd.Function):
             ptr, col = ctx.pattern._ptr, ctx.pattern._col
             tptr, trow, perm = ctx.pattern._transposed()
             return (
-                *kernels.spmm_backward(ptr, col, tptr, trow, perm, values, X, grad, ctx.pattern._row),
+                *kernels.spmm_backward(
+                    ptr, col, tptr, trow, perm, values, X, grad, ctx.pattern._row, ctx.pattern._size
+                ),
                 None,
                 None,
             )
@@ -126,7 +128,7 @@ class SpMM(torch.autograd.Function):
 class SDDMM(torch.autograd.Function):
     @staticmethod
     def forward(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
-        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row)
+        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row, pattern._size)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

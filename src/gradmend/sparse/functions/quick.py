@@ -24,7 +24,13 @@ def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
         return None
     values, pattern = S._values, S.pattern
     ptr = pattern._kept_ptr  # built already: the pattern is known to be no longer than it is full
-    if type(X) is not Tensor or ptr is None or values.dim() != 1 or values.dtype is not X.dtype:
+    if (
+        type(X) is not Tensor
+        or ptr is None
+        or values.dim() != 1
+        or values.dtype is not X.dtype
+        or values.shape[0] != pattern._indices.shape[1]
+    ):
         return None
     if torch.is_grad_enabled() and (values.requires_grad or X.requires_grad):
         return None
@@ -41,4 +47,4 @@ def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
         col = pattern._col
         if X.is_contiguous() and col.is_contiguous() and ptr.is_contiguous():  # it reads nothing else (2.13)
             return bag(X, col, ptr, False, 0, False, values, True, -1)[0]
-    return spmm(ptr, pattern._col, values, X) if values.dtype.is_floating_point else None
+    return spmm(ptr, pattern._col, values, X, None, pattern._size) if values.dtype.is_floating_point else None

@@ -51,7 +51,7 @@ class SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, segs: Segments, log: bool) -> Tensor:
         kernel = kernels.segment_log_softmax if log else kernels.segment_softmax
-        return _out_of_order(kernel(segs.ptr, in_order(values, segs)), segs)
+        return _out_of_order(kernel(segs.ptr, in_order(values, segs), known=True), segs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -64,7 +64,7 @@ class SegmentSoftmax(torch.autograd.Function):
         if plain(out, grad):
             kernel = kernels.segment_log_softmax_backward if ctx.log else kernels.segment_softmax_backward
             return (
-                _out_of_order(kernel(segs.ptr, in_order(out, segs), in_order(grad, segs)), segs),
+                _out_of_order(kernel(segs.ptr, in_order(out, segs), in_order(grad, segs), known=True), segs),
                 None,
                 None,
             )
