@@ -190,6 +190,28 @@ class SparseTensor:
     is_leaf = property(lambda self: self._given.is_leaf)
     grad_fn = property(lambda self: self._given.grad_fn)
 
+    is_meta = property(lambda self: self._given.is_meta)
+    is_cpu = property(lambda self: self._given.is_cpu)
+    is_cuda = property(lambda self: self._given.is_cuda)
+    is_quantized = property(lambda self: False)
+
+    def copy_(self, other: Any, non_blocking: bool = False) -> SparseTensor:
+        """Takes over another's numbers, and its places if they differ: for load_state_dict, outside of any graph."""
+        if not isinstance(other, SparseTensor) or other.shape != self.shape:
+            got = tuple(other.shape) if hasattr(other, "shape") else type(other).__name__
+            raise SparseError(f"S.copy_ takes a SparseTensor of the shape {tuple(self.shape)}, not {got}.")
+        if torch.is_grad_enabled() and (self.requires_grad or other.requires_grad):
+            raise SparseError(
+                "S.copy_ would write to values that are being differentiated: use torch.no_grad()."
+            )
+        values = other.values().detach().to(self._given.device, self._given.dtype)
+        if self._source is None and self.batch_dims == other.batch_dims and self.pattern == other.pattern:
+            self._given.copy_(values)
+            return self
+        self.pattern, self._source, self.batch_dims = other.pattern.to(self.device), None, other.batch_dims
+        self._given = values.clone().requires_grad_(self._given.requires_grad)
+        return self
+
     def is_floating_point(self) -> bool:
         return self._given.is_floating_point()
 

@@ -52,8 +52,12 @@ def _flatten(S: SparseTensor) -> tuple[list[Any], Context]:
 
 def _laid(values: Any) -> tuple[Any, ...] | None:
     """Where a vmap's batch lies in memory: (strides of the sample, stride of the batch)."""
-    if torch.compiler.is_compiling() or not isinstance(values, Tensor) or not _batched(values):
+    if torch.compiler.is_compiling() or not isinstance(values, Tensor):
         return None
+    if not _batched(values):
+        top = torch._C._functorch.peek_interpreter_stack()
+        inside = top is not None and top.key() == torch._C._functorch.TransformType.Vmap
+        return (0, tuple(values.stride())) if inside else None  # the same for all: handed out expanded
     at = torch._C._functorch.maybe_get_bdim(values)
     strides = list(torch._C._functorch.get_unwrapped(values).stride())
     return strides.pop(at), tuple(strides)

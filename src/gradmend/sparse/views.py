@@ -5,12 +5,14 @@ Inside torch.compile nothing is kept: what is built there belongs to the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from gradmend.sparse.errors import PatternError
 from gradmend.sparse.places import Size, aside, check_size, is_wide, linear, order_of, pointers
 from gradmend.sparse.segments import Segments, group
 
@@ -43,6 +45,7 @@ class Views:
         self._kept_axes: tuple[Tensor, ...] | None = None
         self._kept_transposed: tuple[Tensor, Tensor, Tensor] | None = None
         self._kept_flipped: Pattern | None = None
+        self._kept_blocks: Pattern | None = None
         self._kept_local: Local | None = None
         self._kept_repeated: tuple[int, Pattern] | None = None
         self._kept_segments: dict[tuple[int, ...], Segments] = {}
@@ -148,8 +151,24 @@ class Views:
             self._kept_segments[keep] = group(self, keep)  # type: ignore[arg-type]
         return self._kept_segments[keep]
 
+    def _diagonal_blocks(self) -> Pattern:
+        """[*batch, r, c] as one matrix, its items blocks down the diagonal; entries keep their order."""
+        if self._kept_blocks is not None:
+            return self._kept_blocks
+        return self._keep("_kept_blocks", self._as_blocks)
+
+    def _as_blocks(self) -> Pattern:
+        lead, (r, c) = self._size[:-2], self._size[-2:]
+        count = math.prod(lead)
+        size = (count * r, count * c)
+        check_size("a batch on the diagonal", size)
+        at = linear(self._indices[:-2], lead) if lead else torch.zeros_like(self._indices[0])
+        return self._trusted(torch.stack([at * r + self._indices[-2], at * c + self._indices[-1]]), size)
+
     def repeat(self, count: int) -> Pattern:
         """`count` copies down the diagonal: one product for a whole batch."""
+        if count < 1:
+            raise PatternError(f"a pattern is repeated at least once, not {count} times.")
         if count == 1:
             return self  # type: ignore[return-value]
         if self._kept_repeated is not None and self._kept_repeated[0] == count:

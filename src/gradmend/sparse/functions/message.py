@@ -22,12 +22,19 @@ from gradmend.sparse.tensor import SparseTensor, make
 @implements("propagate")
 def propagate(S: SparseTensor, X: Tensor, reduce: str = "sum") -> Tensor:
     """out[i] = reduce over stored (i, j) of S[i, j] * X[j]; reduce is sum, mean, max or min."""
+    if not isinstance(S, SparseTensor):
+        raise SparseError("messages pass along a SparseTensor.")
     if reduce == "sum":
         return sparse_dense(S, X)
     if reduce not in ("mean", "max", "min"):
         raise SparseError(f"reduce={reduce!r}: messages are reduced by sum, mean, max or min.")
     if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim():
         raise SparseError(f"messages pass along a matrix, not the shape {tuple(S.shape)}.")
+    if not isinstance(X, Tensor) or X.dim() == 0 or X.shape[0] != S.shape[1]:
+        got = tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__
+        raise SparseError(
+            f"messages need a row of X for each of the {S.shape[1]} columns of S, and X is {got}."
+        )
     if reduce == "mean":
         segs = S.pattern._segments((0,))
         share = spread(1 / counts(segs, S.values()).to(S.dtype), segs)

@@ -21,6 +21,8 @@ from gradmend.sparse.pattern import Pattern
 
 def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Tensor:
     """[nnz], [cols, k] -> [rows, k]; flipped, the transposed product: [rows, k] -> [cols, k]."""
+    if values.is_meta:
+        return _meta(values[:1], X[:1], pattern._size[1 if flip else 0], X.shape[1])
     if torch.compiler.is_compiling() and not transforming():
         tptr, trow, perm = pattern._transposed()
         return compiled.spmm(pattern._ptr, pattern._col, tptr, trow, perm, values, X, flip)
@@ -35,6 +37,8 @@ def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Ten
 
 def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
     """[rows, k], [cols, k] -> [nnz]: A @ B.T at the entries."""
+    if A.is_meta:
+        return _meta(A[:1], B[:1], pattern.nnz, 1).squeeze(1)
     if torch.compiler.is_compiling() and not transforming():
         tptr, trow, perm = pattern._transposed()
         return compiled.sddmm(pattern._ptr, pattern._col, tptr, trow, perm, A, B)
@@ -43,6 +47,11 @@ def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
     if plain(A, B):
         return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row, pattern._size)
     return apply(SDDMM, A, B, pattern)
+
+
+def _meta(a: Tensor, b: Tensor, rows: int, columns: int) -> Tensor:
+    """No numbers, but a shape, a dtype, and a graph."""
+    return (a.sum() * b.sum()).expand(rows, columns).clone()
 
 
 def transforming() -> bool:

@@ -133,13 +133,13 @@ def prod(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torc
     whole = (r.segs.ptr.diff() == r.n).nonzero().squeeze(1)
     rest = r.values.shape[1:]
     found = r.values.new_zeros(r.segs.groups, *rest)
-    if whole.numel():
-        place = r.segs.ptr[whole][:, None] + torch.arange(r.n, device=S.device)
-        if r.segs.perm is not None:
-            place = r.segs.perm[place]
-        table = r.values.index_select(0, place.flatten()).unflatten(0, place.shape)
-        found = found.index_copy(0, whole, table.prod(1))
-    return r.done(found, 0)
+    # Also when none is full: the result is then zero, and so is its gradient, but it has one.
+    length = r.n if whole.numel() else 1
+    place = r.segs.ptr[whole][:, None] + torch.arange(length, device=r.segs.ptr.device)
+    if r.segs.perm is not None:
+        place = r.segs.perm[place]
+    table = r.values.index_select(0, place.flatten()).unflatten(0, place.shape)
+    return r.done(found.index_copy(0, whole, table.prod(1)), 0)
 
 
 @implements("any")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError, unsupported
+from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.dims import as_dims, split, wrap
 from gradmend.sparse.functions.rebuild import rebuild
 from gradmend.sparse.pattern import Pattern
@@ -123,6 +124,8 @@ def reshape(S: SparseTensor, *shape: Any) -> SparseTensor:
     total = S.numel()
     if new.count(-1) > 1:
         raise SparseError(f"reshape{new}: only one dimension can be -1.")
+    if any(n < -1 for n in new):
+        raise SparseError(f"reshape{new}: dimensions are not negative.")
     if -1 in new:
         rest = math.prod(n for n in new if n != -1)
         new = tuple((total // rest if rest else 0) if n == -1 else n for n in new)
@@ -226,12 +229,10 @@ def flipud(S: SparseTensor) -> SparseTensor:
     return flip(S, 0)
 
 
-@implements("expand", "expand_as", "broadcast_to", "repeat", "tile")
-def expand(S: SparseTensor, *unused: Any) -> SparseTensor:
-    raise unsupported("expand")
-
-
 def _ints(args: Sequence[Any]) -> tuple[int, ...]:
     if len(args) == 1 and not isinstance(args[0], int):
         args = args[0]
-    return tuple(int(n) for n in args)
+    try:
+        return tuple(operator.index(n) for n in args)
+    except TypeError as error:
+        raise SparseError(f"whole numbers are needed, not {args!r}.") from error

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import SparseError
-from gradmend.sparse.functions.matmul import _agree
+from gradmend.sparse.functions.matmul import _agree, _broadcast
 from gradmend.sparse.functions.place import in_place_is_fine
 from gradmend.sparse.functions.primitive import apply, plain
 from gradmend.sparse.kernels import gustavson
 from gradmend.sparse.kernels.plain import conj, wide
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.places import aside, check_size, order_of
+from gradmend.sparse.places import aside, check_size, order_of, unlinear
 from gradmend.sparse.tensor import SparseTensor, make
 
 _CHUNK = 1 << 21  # terms at a time
@@ -188,7 +188,23 @@ class Contract(torch.autograd.Function):
         return d_x, d_y, None, None
 
 
+def _blocks(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """[*batch, r, c] @ [*batch, c, d], all dimensions sparse: one product of blocks down a diagonal."""
+    lead = a.pattern.size[:-2]
+    if b.pattern.size[:-2] != lead or a.shape[-1] != b.shape[-2]:
+        raise SparseError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} can't be multiplied.")
+    left, right = (make(x.pattern._diagonal_blocks(), x.values()) for x in (a, b))
+    made = sparse_sparse(left, right)
+    (r, d), index = (a.shape[-2], b.shape[-1]), made.pattern._indices
+    places = [*unlinear(index[0] // r, lead), index[0] % r, index[1] % d]
+    return make(Pattern._trusted(torch.stack(places), (*lead, r, d)), made.values())
+
+
 def sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
+    if a.pattern.ndim == b.pattern.ndim > 2 and not (
+        a.dense_dim() or b.dense_dim() or a.batch_dims or b.batch_dims
+    ):
+        return _blocks(a, b)
     if a.dense_dim() or b.dense_dim() or a.pattern.ndim > 2 or b.pattern.ndim > 2:
         raise SparseError(
             f"S @ S takes matrices or vectors, not the shapes {tuple(a.shape)} and {tuple(b.shape)}: "
@@ -197,6 +213,8 @@ def sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
     if a.shape[-1] != b.shape[max(b.ndim - 2, b.batch_dims)]:
         raise SparseError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} can't be multiplied.")
     if a.batch_dims or b.batch_dims:
+        if a.pattern.ndim != 2 or b.pattern.ndim != 2:
+            raise SparseError("S @ S with batch dimensions takes matrices: use S.unbatch() first.")
         return _batched(a, b)
     if a.pattern.ndim == 1 and b.pattern.ndim == 1:
         return (a * b).sum()
@@ -219,7 +237,7 @@ def _batched(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     va, vb = _agree(a.values(), b.values())
     n = max(a.batch_dims, b.batch_dims)
     va, vb = va[(None,) * (n - a.batch_dims)], vb[(None,) * (n - b.batch_dims)]
-    lead = torch.broadcast_shapes(va.shape[:-1], vb.shape[:-1])
+    lead = _broadcast(va.shape[:-1], vb.shape[:-1])
     values = va.new_zeros(*lead, plan.pattern.nnz)
     for left, right, slot in plan.terms():
         values = values.index_add(n, slot, va.index_select(n, left) * vb.index_select(n, right))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradmend.sparse.dispatch import Op, implements
 from gradmend.sparse.errors import dense_result
-from gradmend.sparse.tensor import SparseTensor
+from gradmend.sparse.tensor import SparseTensor, make
 
 # f(0) = 0, whatever the other arguments are.
 KEEPS_ZERO = (
@@ -55,7 +55,6 @@ DENSE_AT_ZERO = {
     "full_like": "one number everywhere",
     "rand_like": "random numbers everywhere",
     "randn_like": "random numbers everywhere",
-    "empty_like": "any numbers everywhere",
     "softmax2d": "exp(0) = 1",
     "alpha_dropout": "dropped entries become a negative number",
 }
@@ -140,3 +139,12 @@ def nan_to_num(S: SparseTensor, nan: float | None = None, **bounds: Any) -> Spar
 def zeros_like(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -> SparseTensor:
     """The same pattern, all values zero."""
     return S.like(torch.zeros_like(S.values(), dtype=dtype))
+
+
+@implements("empty_like")
+def empty_like(
+    S: SparseTensor, *, dtype: torch.dtype | None = None, device: Any = None, **unused: Any
+) -> SparseTensor:
+    """The same pattern with any values: what `module.to_empty()` makes of a buffer."""
+    values = torch.empty_like(S.values(), dtype=dtype, device=device)
+    return make(S.pattern.to(values.device), values, S.batch_dims)

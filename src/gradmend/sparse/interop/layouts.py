@@ -108,18 +108,18 @@ def build(values: Tensor, pattern: Pattern, layout: torch.layout, block: Any = N
     size = (*pattern.size, *values.shape[1:])
     options: dict[str, Any] = {"size": size, "check_invariants": False}
     if layout == torch.sparse_coo:
-        return torch.sparse_coo_tensor(pattern._indices, values, is_coalesced=True, **options)
+        return torch.sparse_coo_tensor(pattern.indices(), values, is_coalesced=True, **options)
     if pattern.ndim != 2:
         raise SparseError(
             f"{layout} takes 2 sparse dimensions, and S has {pattern.ndim}: use to_sparse_coo()."
         )
     if layout == torch.sparse_csr:
-        return torch.sparse_csr_tensor(pattern._ptr, pattern._col, values, **options)
+        return torch.sparse_csr_tensor(pattern._ptr.clone(), pattern._col.clone(), values, **options)
     ptr, row, perm = pattern._transposed()
-    csc = torch.sparse_csc_tensor(ptr, row, values[perm], **options)
+    csc = torch.sparse_csc_tensor(ptr.clone(), row.clone(), values[perm], **options)
     if layout == torch.sparse_csc:
         return csc
-    coo = torch.sparse_coo_tensor(pattern._indices, values, is_coalesced=True, **options)
+    coo = torch.sparse_coo_tensor(pattern.indices(), values, is_coalesced=True, **options)
     return coo.to_sparse(layout=layout, blocksize=block)
 
 

@@ -36,10 +36,10 @@ def _features() -> dict[str, bool] | None:
         from gradmend.sparse.kernels import compiled  # noqa: F401  # a numba that does not import is no numba
     except Exception:
         return None
-    if (
-        config.CPU_FEATURES is not None
-    ):  # NUMBA_CPU_FEATURES: what numba compiles for, whatever the machine has
-        return {word[1:]: word[0] == "+" for word in config.CPU_FEATURES.split(",") if word}
+    # NUMBA_CPU_FEATURES: what numba compiles for, whatever the machine has.
+    wanted: str | None = getattr(config, "CPU_FEATURES", None)
+    if wanted is not None:
+        return {word[1:]: word[0] == "+" for word in wanted.split(",") if word}
     try:
         return dict(get_host_cpu_features())
     except RuntimeError:  # a CPU that LLVM can't ask

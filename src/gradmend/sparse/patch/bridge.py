@@ -126,14 +126,14 @@ def to_torch(pattern: Pattern, values: Tensor, layout: torch.layout) -> Tensor:
     """Canonical values -> a torch tensor of that layout (COO where a compressed one can't be)."""
     size = (*pattern.size, *values.shape[1:])
     if layout == torch.sparse_coo or pattern.ndim != 2:
-        index = pattern._indices
+        index = pattern.indices()  # a copy: torch hands it out to be written to
         return wrap(
             values, pattern, lambda v: _coo(index, v, size, is_coalesced=True, check_invariants=False)
         )
     if layout == torch.sparse_csr:
-        ptr, col = pattern._ptr, pattern._col
+        ptr, col = pattern.ptr, pattern.col
         return wrap(values, pattern, lambda v: _csr(ptr, col, v, size, check_invariants=False))
-    ptr, row, perm = pattern._transposed()
+    ptr, row, perm = pattern.transposed()
     by_column = Pattern.__new__(Pattern)
     by_column._set(pattern._indices, pattern.size, perm)
     by_column._canonical = pattern
