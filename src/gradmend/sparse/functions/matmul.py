@@ -236,7 +236,7 @@ def addmm(C: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
         return out
     if isinstance(out, SparseTensor) or isinstance(C, SparseTensor):
         return C * beta + out
-    if torch.is_autocast_enabled(out.device.type) and C.is_floating_point():
+    if _autocast(out.device.type) and C.is_floating_point():
         C = C.to(out.dtype)  # as torch.addmm: all of it in the lower precision
     if _broadcast(out.shape, C.shape) != out.shape:
         raise SparseError(
@@ -272,7 +272,7 @@ def linear(x: Tensor, weight: Any, bias: Tensor | None = None) -> Any:
         out = out.reshape(*x.shape[:-1], weight.pattern.size[0])
     if bias is None:
         return out
-    if torch.is_autocast_enabled(out.device.type) and bias.is_floating_point() and isinstance(out, Tensor):
+    if _autocast(out.device.type) and bias.is_floating_point() and isinstance(out, Tensor):
         bias = bias.to(out.dtype)  # as nn.Linear: bias and all in the lower precision
     return out + bias
 
@@ -335,6 +335,10 @@ def _whole_numbers(pattern: Pattern, values: Tensor, X: Tensor, flip: bool) -> T
     return out.to(values.dtype)
 
 
+def _autocast(kind: str) -> bool:
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
 def _agree(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Autocast as torch.mm does; otherwise dtypes must be equal, as torch.mm asks."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
@@ -344,7 +348,7 @@ def _agree(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
             f"one operand is on {a.device}, the other on {b.device}: move one with .to(device)."
         )
     kind = a.device.type
-    if torch.is_autocast_enabled(kind) and a.is_floating_point() and b.is_floating_point():
+    if _autocast(kind) and a.is_floating_point() and b.is_floating_point():
         low = torch.get_autocast_dtype(kind)
         return a.to(low), b.to(low)
     if a.dtype != b.dtype:

@@ -31,9 +31,14 @@ def mark(pattern: Pattern) -> list[int]:
     return [pattern.nnz, xxhash.xxh3_64_intdigest(text) >> 1]
 
 
+def _active() -> Any:
+    """The DDP whose forward is running."""
+    return vars(DistributedDataParallel).get("_active_ddp_module")
+
+
 def check(weight: SparseWeight) -> None:
     """Called at each forward; costs an attribute outside of DDP."""
-    ddp: Any = getattr(DistributedDataParallel, "_active_ddp_module", None)
+    ddp = _active()
     if ddp is None or torch.compiler.is_compiling():
         return
     seen = _met.get(weight)
