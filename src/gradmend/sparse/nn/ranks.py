@@ -41,13 +41,13 @@ def check(weight: SparseWeight) -> None:
     ddp = _active()
     if ddp is None or torch.compiler.is_compiling():
         return
-    seen = _met.get(weight)
+    group, seen = ddp.process_group, _met.get(weight)
     if seen is None or seen() is not ddp:
         _agree(weight, ddp)
         _met[weight] = weakref.ref(ddp)
     elif weight.fingerprint.tolist() != mark_of(weight):
         raise PatternError(
-            f"the pattern of a sparse weight on rank {torch.distributed.get_rank(ddp.process_group)} is no longer that "
+            f"the pattern of a sparse weight on rank {torch.distributed.get_rank(group)} is no longer that "
             f"of rank 0, so their values would be added up at different places: load the same state on all ranks."
         )
 
