@@ -69,7 +69,9 @@ class Maker:
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
         self.g = torch.Generator().manual_seed(seed)
-        self.dtype = self.r.choice([torch.float32] * 3 + [torch.float64] * 3 + [torch.bfloat16, torch.int64, torch.complex64])
+        self.dtype = self.r.choice(
+            [torch.float32] * 3 + [torch.float64] * 3 + [torch.bfloat16, torch.int64, torch.complex64]
+        )
 
     def numbers(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         kind = dtype or self.dtype
@@ -104,7 +106,9 @@ class Maker:
         lead = tuple(self.r.choice([1, 2, 3]) for _ in range(batch))
         if self.r.random() < 0.5:
             index = torch.unique(index, dim=1) if index.numel() else index
-        return SparseTensor.from_coo(index, self.numbers(*lead, index.shape[1], *tail, dtype=dtype), size, batch_dims=batch)
+        return SparseTensor.from_coo(
+            index, self.numbers(*lead, index.shape[1], *tail, dtype=dtype), size, batch_dims=batch
+        )
 
     def argument(self, S: SparseTensor) -> Any:
         shape, r = tuple(S.shape), self.r
@@ -132,16 +136,104 @@ class Maker:
 # Stored entries only, random, or without a like among dense tensors: asked to survive, not to equal.
 OTHER = {
     *("softmax", "log_softmax", "propagate", "aggregate", "sparse_mask", "sampled_addmm", "dropout", "rrelu"),
-    *("alpha_dropout", "empty_like", "sparsify", "unbatch", "to_sparse", "to_torch", "to_scipy", "to_edge_index", "spsolve"),
-    *("to_sparse_coo", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc", "smm", "hspmm", "nonzero"),
-    *("div", "divide", "true_divide", "__truediv__", "__div__", "remainder", "fmod", "floor_divide", "__mod__"),
-    *("__floordiv__", "__rmod__", "__rfloordiv__", "__rdiv__", "__rtruediv__", "type", "share_memory_", "solve"),
-    *("topk", "max", "min", "argmax", "argmin", "aminmax", "data_ptr", "where", "cuda", "pin_memory", "std", "var"),
-    *("__rmatmul__", "__radd__", "__rsub__", "__rmul__", "__rpow__", "rsub", "tolist", "item", "gather", "equal", "pow"),
-    *("split", "chunk", "unbind", "sign", "sgn", "solve_triangular", "matrix_norm", "norm", "vector_norm", "__pow__"),
+    *(
+        "alpha_dropout",
+        "empty_like",
+        "sparsify",
+        "unbatch",
+        "to_sparse",
+        "to_torch",
+        "to_scipy",
+        "to_edge_index",
+        "spsolve",
+    ),
+    *(
+        "to_sparse_coo",
+        "to_sparse_csr",
+        "to_sparse_csc",
+        "to_sparse_bsr",
+        "to_sparse_bsc",
+        "smm",
+        "hspmm",
+        "nonzero",
+    ),
+    *(
+        "div",
+        "divide",
+        "true_divide",
+        "__truediv__",
+        "__div__",
+        "remainder",
+        "fmod",
+        "floor_divide",
+        "__mod__",
+    ),
+    *(
+        "__floordiv__",
+        "__rmod__",
+        "__rfloordiv__",
+        "__rdiv__",
+        "__rtruediv__",
+        "type",
+        "share_memory_",
+        "solve",
+    ),
+    *(
+        "topk",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "aminmax",
+        "data_ptr",
+        "where",
+        "cuda",
+        "pin_memory",
+        "std",
+        "var",
+    ),
+    *(
+        "__rmatmul__",
+        "__radd__",
+        "__rsub__",
+        "__rmul__",
+        "__rpow__",
+        "rsub",
+        "tolist",
+        "item",
+        "gather",
+        "equal",
+        "pow",
+    ),
+    *(
+        "split",
+        "chunk",
+        "unbind",
+        "sign",
+        "sgn",
+        "solve_triangular",
+        "matrix_norm",
+        "norm",
+        "squeeze",
+        "vector_norm",
+        "__pow__",
+    ),
 }
 # Shapes that dense refuses must be refused here too.
-STRICT = {"matmul", "mm", "mv", "bmm", "__matmul__", "linear", "mul", "add", "sub", "__add__", "__mul__", "__sub__"}
+STRICT = {
+    "matmul",
+    "mm",
+    "mv",
+    "bmm",
+    "__matmul__",
+    "linear",
+    "mul",
+    "add",
+    "sub",
+    "__add__",
+    "__mul__",
+    "__sub__",
+}
 
 
 def dense(x: Any) -> Any:
@@ -165,7 +257,13 @@ def attempt(f: Callable[..., Any], args: list[Any]) -> tuple[Any, Exception | No
 def method(name: str, m: Maker) -> str:
     S = m.sparse()
     args = [m.argument(S) for _ in range(m.r.choice([0, 0, 0, 1, 1, 1, 1, 2, 3]))]
-    if any(isinstance(a, int) and a > 10**6 for a in args) and name in ("repeat", "tile", "expand", "roll", "topk"):
+    if any(isinstance(a, int) and a > 10**6 for a in args) and name in (
+        "repeat",
+        "tile",
+        "expand",
+        "roll",
+        "topk",
+    ):
         return "skipped"
     got, error = attempt(METHODS[name], [S, *args])
     oracle = like(name)
@@ -184,7 +282,9 @@ def method(name: str, m: Maker) -> str:
     if got is NotImplemented or not isinstance(want, Tensor) or not isinstance(got, Tensor | SparseTensor):
         return "survived"
     made = dense(got)
-    close = {"atol": 0.1, "rtol": 0.05} if made.dtype == torch.bfloat16 or want.dtype == torch.bfloat16 else {}
+    close = (
+        {"atol": 0.1, "rtol": 0.05} if made.dtype == torch.bfloat16 or want.dtype == torch.bfloat16 else {}
+    )
     torch.testing.assert_close(
         made, want.to(made.dtype), equal_nan=True, **close, msg=lambda said: f"{name}{args}: {said}"
     )
@@ -196,7 +296,9 @@ def _said_by_us(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and ("gradmend/sparse" in trace.tb_frame.f_code.co_filename or "argument" in str(error))
+    return trace is not None and (
+        "gradmend/sparse" in trace.tb_frame.f_code.co_filename or "argument" in str(error)
+    )
 
 
 def constructor(name: str, m: Maker) -> str:
@@ -206,24 +308,53 @@ def constructor(name: str, m: Maker) -> str:
     n = r.randrange(6)
     low, high = r.choice([(0, 3), (0, 5), (-2, 4), (0, 2**62), (-(2**62), 5)])
     index = torch.randint(low, high, (r.choice([len(size), 2, 3]), n), generator=m.g)
-    index = r.choice([index, index, index.int(), index.float(), index.tolist(), index.numpy(), index[0], index.t()])
+    index = r.choice(
+        [index, index, index.int(), index.float(), index.tolist(), index.numpy(), index[0], index.t()]
+    )
     values = m.numbers(r.choice([n, n, n, n + 1, 0]), *r.choice([(), (), (2,)]))
-    pointers = torch.tensor(sorted(r.randrange(0, n + 1) for _ in range(r.randrange(1, 6))) + [n])
+    pointers = torch.tensor([*sorted(r.randrange(0, n + 1) for _ in range(r.randrange(1, 6))), n])
     cases: dict[str, list[Any]] = {
         "from_coo": [index, values, r.choice([size, None, (*size, 2)])],
         "Pattern": [index, r.choice([size, None])],
         "Pattern.sorted": [index, size],
         "Pattern.from_keys": [r.choice([index, torch.randint(low, high, (n,), generator=m.g)]), size],
-        "from_csr": [r.choice([pointers, pointers - 1, [0, *pointers.tolist()]]), torch.randint(low, high, (n,), generator=m.g), values, r.choice([size, None])],
-        "from_csc": [[0, *pointers.tolist()], torch.randint(low, high, (n,), generator=m.g), values, r.choice([size, None])],
-        "from_bsr": [[0, *pointers.tolist()], torch.randint(low, high, (n,), generator=m.g), m.numbers(n, 2, 2), r.choice([size, None])],
-        "from_edge_index": [torch.randint(low, high, (2, n), generator=m.g), r.choice([None, m.numbers(n), values]), r.choice([None, 3, 5])],
-        "from_dense": [m.strided(m.numbers(*m.shape())), r.choice([None, None, m.sparse().pattern, torch.ones(2, 2) > 0])],
+        "from_csr": [
+            r.choice([pointers, pointers - 1, [0, *pointers.tolist()]]),
+            torch.randint(low, high, (n,), generator=m.g),
+            values,
+            r.choice([size, None]),
+        ],
+        "from_csc": [
+            [0, *pointers.tolist()],
+            torch.randint(low, high, (n,), generator=m.g),
+            values,
+            r.choice([size, None]),
+        ],
+        "from_bsr": [
+            [0, *pointers.tolist()],
+            torch.randint(low, high, (n,), generator=m.g),
+            m.numbers(n, 2, 2),
+            r.choice([size, None]),
+        ],
+        "from_edge_index": [
+            torch.randint(low, high, (2, n), generator=m.g),
+            r.choice([None, m.numbers(n), values]),
+            r.choice([None, 3, 5]),
+        ],
+        "from_dense": [
+            m.strided(m.numbers(*m.shape())),
+            r.choice([None, None, m.sparse().pattern, torch.ones(2, 2) > 0]),
+        ],
         "sddmm": [m.sparse().pattern, m.numbers(*m.shape()), m.numbers(*m.shape())],
         "SparseTensor": [m.sparse().pattern, values],
         "cg": [m.sparse(), m.numbers(*m.shape())],
         "block_diag": [m.sparse(), m.sparse()],
-        "kernels.spmm": [pointers, torch.randint(low, high, (n,), generator=m.g), values, m.numbers(*m.shape())],
+        "kernels.spmm": [
+            pointers,
+            torch.randint(low, high, (n,), generator=m.g),
+            values,
+            m.numbers(*m.shape()),
+        ],
     }
     f = {
         "Pattern": Pattern, "Pattern.sorted": Pattern.sorted, "Pattern.from_keys": Pattern.from_keys, "SparseTensor": SparseTensor,
@@ -233,15 +364,35 @@ def constructor(name: str, m: Maker) -> str:
     if error is not None:
         assert isinstance(error, GradmendError), f"{name}{cases[name]}: {type(error).__name__}: {error}"
         return "refused"
-    if isinstance(got, SparseTensor) and got.pattern.ndim == 2 and not got.dense_dim() and got.numel() < 10**4 and not got.batch_dims:
+    if (
+        isinstance(got, SparseTensor)
+        and got.pattern.ndim == 2
+        and not got.dense_dim()
+        and got.numel() < 10**4
+        and not got.batch_dims
+    ):
         X = m.numbers(got.shape[1], r.choice([1, 3, 8, 17]), dtype=got.dtype)
-        torch.testing.assert_close((got @ X).double() if not got.is_complex() else got @ X, (got.to_dense() @ X).double() if not got.is_complex() else got.to_dense() @ X, atol=0.1, rtol=0.05)
+        torch.testing.assert_close(
+            (got @ X).double() if not got.is_complex() else got @ X,
+            (got.to_dense() @ X).double() if not got.is_complex() else got.to_dense() @ X,
+            atol=0.1,
+            rtol=0.05,
+        )
         return "equal"
     return "survived"
 
 
 CONSTRUCTORS = (
-    *("from_coo", "Pattern", "Pattern.sorted", "Pattern.from_keys", "from_csr", "from_csc", "from_bsr", "from_edge_index"),
+    *(
+        "from_coo",
+        "Pattern",
+        "Pattern.sorted",
+        "Pattern.from_keys",
+        "from_csr",
+        "from_csc",
+        "from_bsr",
+        "from_edge_index",
+    ),
     *("from_dense", "sddmm", "SparseTensor", "cg", "block_diag", "kernels.spmm"),
 )
 NAMES = (*sorted(METHODS), *CONSTRUCTORS * 3)
@@ -250,7 +401,13 @@ NAMES = (*sorted(METHODS), *CONSTRUCTORS * 3)
 def fuzz(calls: int) -> Counter[str]:
     told: Counter[str] = Counter()
 
-    @settings(max_examples=calls, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink))
+    @settings(
+        max_examples=calls,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
     @given(st.sampled_from(NAMES), st.integers(0, 2**32 - 1))
     def one(name: str, seed: int) -> None:
         m = Maker(seed)

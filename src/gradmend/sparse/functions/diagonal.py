@@ -51,9 +51,22 @@ def diag(S: SparseTensor, diagonal: int = 0) -> Any:
     return make(Pattern._trusted(index, (n, n)), S.values())
 
 
-@implements("diag_embed", "diagflat")
-def diag_embed(S: SparseTensor, offset: int = 0) -> Any:
-    return diag(S, offset)
+@implements("diag_embed")
+def diag_embed(S: SparseTensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> SparseTensor:
+    """The last dimension becomes a diagonal: [..., n] -> [..., n, n]."""
+    if (dim1 % (S.ndim + 1), dim2 % (S.ndim + 1)) != (S.ndim - 1, S.ndim):
+        raise SparseError("diag_embed of a sparse tensor puts the diagonal into the last two dimensions.")
+    S = S.sparsify()
+    index, n = S.pattern._indices, S.shape[-1] + abs(offset)
+    size = (*S.pattern.size[:-1], n, n)
+    check_size("diag_embed", size)
+    places = torch.cat([index[:-1], index[-1:] + max(-offset, 0), index[-1:] + max(offset, 0)])
+    return make(Pattern._trusted(places, size), S.values())
+
+
+@implements("diagflat")
+def diagflat(S: SparseTensor, offset: int = 0) -> SparseTensor:
+    return diag_embed(S.sparsify().flatten(), offset)
 
 
 @implements("trace")

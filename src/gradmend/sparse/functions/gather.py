@@ -20,6 +20,10 @@ def is_number(x: Any) -> bool:
 
 def at_entries(S: SparseTensor, X: Tensor) -> Tensor:
     """X, broadcast as usual, at the entries of S: something that goes with S.values()."""
+    if not isinstance(X, Tensor):
+        raise SparseError(
+            f"a sparse tensor is combined with tensors and numbers, not with {type(X).__name__}."
+        )
     if X.layout is not torch.strided:
         raise torchs_own()
     shape, extra = tuple(S.shape), S.ndim - X.dim()

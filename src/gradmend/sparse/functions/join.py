@@ -22,6 +22,8 @@ from gradmend.sparse.tensor import SparseTensor, make
 @implements("cat", "concat", "concatenate", method=False)
 def cat(tensors: Sequence[Any], dim: int = 0) -> SparseTensor:
     parts = [_as_sparse(x) for x in tensors]
+    if not parts:
+        raise SparseError("cat takes at least one tensor.")
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -71,6 +73,8 @@ def _sorted(
 def _as_sparse(x: Any) -> SparseTensor:
     if isinstance(x, SparseTensor):
         return x
+    if not isinstance(x, Tensor):
+        raise SparseError(f"sparse tensors are joined with tensors, not with {type(x).__name__}.")
     made: SparseTensor = SparseTensor.from_dense(x)
     return made
 
@@ -119,7 +123,7 @@ def block_diag(*tensors: Any) -> SparseTensor:
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = tuple(tensors[0])
     parts = [_as_sparse(x) for x in tensors]
-    if any(p.pattern.ndim != 2 or p.batch_dims for p in parts):
+    if not parts or any(p.pattern.ndim != 2 or p.batch_dims or p.dense_dim() for p in parts):
         raise SparseError("block_diag takes matrices: tensors with 2 sparse dimensions and no batch.")
     rows, at = [], torch.zeros(2, 1, dtype=torch.int64, device=parts[0].device)
     for p in parts:

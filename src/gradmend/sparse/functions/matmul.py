@@ -17,7 +17,7 @@ from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make
 
 
-@implements("matmul", "mm", "mv", "bmm", "dot", "smm", "hspmm", "__matmul__")
+@implements("matmul", "smm", "hspmm", "__matmul__")
 def matmul(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
     if type(a) is SparseTensor and reduce is None and (quick := bare_product(a, b)) is not None:
         return quick
@@ -34,6 +34,22 @@ def matmul(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
     if isinstance(a, SparseTensor):
         return sparse_dense(a, b)
     return dense_sparse(a, b)
+
+
+def _of_dims(name: str, left: int, right: int) -> None:
+    """A product that torch defines for these numbers of dimensions only."""
+
+    def op(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
+        if getattr(a, "ndim", -1) != left or getattr(b, "ndim", -1) != right:
+            shapes = [tuple(x.shape) if hasattr(x, "shape") else type(x).__name__ for x in (a, b)]
+            raise SparseError(f"{name} takes {left} and {right} dimensions, not {shapes[0]} and {shapes[1]}.")
+        return matmul(a, b, reduce)
+
+    implements(name)(op)
+
+
+for _name, _left, _right in (("mm", 2, 2), ("mv", 2, 1), ("bmm", 3, 3), ("dot", 1, 1)):
+    _of_dims(_name, _left, _right)
 
 
 @implements("__rmatmul__")
@@ -229,6 +245,14 @@ def _batched(S: SparseTensor, X: Tensor, flip: bool) -> Tensor:
 
 @implements("addmm", method=False)
 def addmm(C: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return _added(C, a, b, 2, beta, alpha)
+
+
+def _added(C: Any, a: Any, b: Any, right: int, beta: float, alpha: float) -> Any:
+    if any(not isinstance(x, Tensor | SparseTensor) for x in (C, a, b)) or (a.ndim, b.ndim) != (2, right):
+        raise SparseError(
+            f"addmm and addmv take a matrix times {right} dimensions, and a tensor to add to it."
+        )
     out = matmul(a, b)
     if alpha != 1:
         out = out * alpha
@@ -247,7 +271,7 @@ def addmm(C: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
 
 @implements("addmv", method=False)
 def addmv(c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return addmm(c, a, b, beta=beta, alpha=alpha)
+    return _added(c, a, b, 1, beta, alpha)
 
 
 @implements("linear", method=False)

@@ -6,6 +6,7 @@ Zeros that aren't stored count, as they do in the dense tensor.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ def sum(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch
         segs = S.pattern._segments((1 - dim % 2,))
         if segs.ids is None:
             return segment_sum(S.values(), segs)
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+    if dim is None or (isinstance(dim, Sequence) and len(dim) == 0):
         total = S.values().sum()
         return total.reshape((1,) * S.ndim) if keepdim else total
     parts = split(S, as_dims(S, dim))

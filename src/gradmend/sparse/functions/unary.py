@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -61,14 +62,26 @@ DENSE_AT_ZERO = {
 
 
 def _on_values(name: str, f: Any) -> Op:
+    at = _place_of_inplace(f)
+
     def op(S: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
         kwargs.pop("inplace", None)
         kwargs.pop("out", None)
+        if at is not None and len(args) > at:  # given by its place: the user's values are never written to
+            args = (*args[:at], False, *args[at + 1 :])
         return S.like(f(S.values(), *args, **kwargs))
 
     op.__name__ = name
     op.__doc__ = f"{name} of the stored entries: {name}(0) = 0, so the pattern stays."
     return op
+
+
+def _place_of_inplace(f: Any) -> int | None:
+    try:
+        names = list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):  # a builtin: those take no `inplace`
+        return None
+    return names.index("inplace") - 1 if "inplace" in names else None
 
 
 def _dense(name: str, why: str) -> Op:
