@@ -91,7 +91,6 @@ ENDS: dict[str, Step] = {
     "to_dense": lambda S, X: S.to_dense(),
     "diagonal": lambda S, X: S.diagonal(),
     "cumsum": lambda S, X: S.cumsum(1),
-    "topk": lambda S, X: S.topk(1, 1).values,
     "trace": lambda S, X: torch.trace(S @ S.t()),
 }
 # Roots have no second derivative at rows of zeros, where torch's own is nan or 0 by the road taken.

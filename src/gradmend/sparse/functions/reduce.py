@@ -176,10 +176,15 @@ def var(
         correction = 1 if unbiased else 0
     r = Reduction(S, dim, keepdim, "var")
     middle = segment_sum(r.values, r.segs) / r.n
-    away = (r.values - spread(middle, r.segs)).abs().square()
-    total = segment_sum(away, r.segs) + r.zeros * middle.abs().square()
+    away = _squared(r.values - spread(middle, r.segs))
+    total = segment_sum(away, r.segs) + r.zeros * _squared(middle)
     left = max(r.n - correction, 0)
     return r.done(total / left, 0.0 if left else math.nan)
+
+
+def _squared(x: Tensor) -> Tensor:
+    """|x|^2 without abs, which has no second derivative at 0."""
+    return (x * x.conj()).real if x.is_complex() else x * x
 
 
 @implements("std")
