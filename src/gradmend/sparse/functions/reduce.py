@@ -143,14 +143,22 @@ def prod(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torc
     return r.done(found.index_copy(0, whole, table.prod(1)), 0)
 
 
+def _some(dim: Any) -> None:
+    """torch's any and all take no dimensions to mean none, its sums take them to mean all: here it is neither."""
+    if isinstance(dim, Sequence) and len(dim) == 0:
+        raise SparseError("any and all of no dimensions: name the dimensions, or leave dim out.")
+
+
 @implements("any")
 def any(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
+    _some(dim)
     r = Reduction(S.like(S.values() != 0), dim, keepdim, "any")
     return r.done(extreme(r.values, r.segs, True, False), False)
 
 
 @implements("all")
 def all(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
+    _some(dim)
     r = Reduction(S.like(S.values() != 0), dim, keepdim, "all")
     found = extreme(r.values, r.segs, False, True)
     return r.done(found & (r.zeros == 0), r.n == 0)
