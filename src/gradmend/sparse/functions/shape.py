@@ -208,7 +208,10 @@ def squeeze(S: SparseTensor, dim: Any = None) -> Any:
 
 @implements("flip")
 def flip(S: SparseTensor, *dims: Any) -> SparseTensor:
-    parts = split(S, as_dims(S, _ints(dims)))
+    over = _ints(dims)
+    if not over:
+        return S
+    parts = split(S, as_dims(S, over))
     values = S.values()
     outer = [*parts.batch, *(S.batch_dims + 1 + d for d in parts.dense)]
     if outer:
