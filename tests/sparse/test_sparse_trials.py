@@ -143,7 +143,7 @@ def test_values_that_lost_their_memory_are_not_read() -> None:
     v = torch.ones(3)
     S = small(v)
     v.data = v.data[:1].clone()
-    with pytest.raises(SparseError, match=r"shape \(1,\)"):
+    with pytest.raises(SparseError, match="give one value per entry"):
         S @ torch.ones(3, 1)
     P = Pattern.random((300, 300), nnz=9000)
     w, X = torch.ones(9000), torch.randn(300, 32)

@@ -25,6 +25,8 @@ def random(
     total = math.prod(shape)
     if (density is None) == (nnz is None):
         raise PatternError("a random pattern takes either density= or nnz=.")
+    if density is not None and not 0 <= density <= 1:
+        raise PatternError(f"a density is from 0 to 1, not {density}: {total} places are there.")
     count = nnz if nnz is not None else round(total * float(density or 0))
     if not 0 <= count <= total:
         raise PatternError(f"{count} entries don't fit into the {total} places of {shape}.")

@@ -183,6 +183,8 @@ class Pattern(Views):
         """Values in the given order -> values in canonical order, duplicates summed."""
         if self._slot is None:
             return values
+        if values.shape[dim] != self.given:
+            raise PatternError(f"there are {values.shape[dim]} values for {self.given} given places.")
         if not self.has_duplicates:
             order = torch.empty_like(self._slot)
             order[self._slot] = torch.arange(self.given, device=self.device)

@@ -97,9 +97,13 @@ class SparseTensor:
     @property
     def _values(self) -> Tensor:
         """[*batch, nnz, *dense] in the pattern's order: read anew each time from what was given."""
-        if self._source is None:
-            return self._given
-        return self._source.read(self._given, self.batch_dims)
+        given = self._given
+        if self._source is not None:
+            return self._source.read(given, self.batch_dims)
+        # Who holds the values can resize them: nothing is computed from what no longer fits.
+        if isinstance(given, Tensor) and given.shape[self.batch_dims] != self.pattern._indices.shape[1]:
+            raise PatternError(_mismatch(self.pattern, given, self.batch_dims))
+        return given
 
     def like(self, values: Tensor, pattern: Pattern | None = None) -> SparseTensor:
         """The same places with other values (unchecked: for operations)."""

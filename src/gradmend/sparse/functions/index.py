@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -77,7 +78,12 @@ def _spell_out(S: SparseTensor, index: tuple[Any, ...]) -> list[Any]:
                 made = made.long()
             items.append(int(made) if made.dim() == 0 and made.dtype != torch.bool else made)
         else:
-            items.append(int(item))
+            try:
+                items.append(operator.index(item))
+            except TypeError as error:
+                raise IndexError(
+                    f"an index is a number, a slice, a tensor or a mask, not {item!r}."
+                ) from error
     used = sum(1 for i in items if i is not None)
     return items + [slice(None)] * (S.ndim - used)
 

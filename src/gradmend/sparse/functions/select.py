@@ -98,7 +98,13 @@ def narrow(S: SparseTensor, dim: int, start: int, length: int) -> SparseTensor:
 def index_select(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     """Rows (columns, ...) in any order, as often as asked."""
     d = wrap(S, dim)
-    index = torch.as_tensor(index, device=S.device)
+    index = torch.as_tensor(index, device=S.pattern.device)
+    if index.dtype not in (torch.int64, torch.int32) or index.dim() > 1:
+        if index.numel() or index.dim() > 1:
+            raise SparseError(
+                f"index_select takes one vector of int64 or int32, not {index.dtype} {tuple(index.shape)}."
+            )
+        index = index.long()
     if index.dim() == 0:
         index = index[None]
     n = S.shape[d]
