@@ -42,7 +42,9 @@ def getitem(S: Any, index: Any) -> Any:
         if item is None:
             continue
         dim -= 1
-        if isinstance(item, slice):
+        if isinstance(out, Tensor):  # a number per item of the batch is left: an ordinary tensor
+            out = out[(slice(None),) * dim + (item,)]
+        elif isinstance(item, slice):
             out = slice_dim(out, dim, item)
         elif isinstance(item, int):
             out = select(out, dim, item)
@@ -109,6 +111,8 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
     if isinstance(S, Tensor):
         return _dense_by_sparse(S, mask)
     S = sparsify(S)
+    if mask.dtype != torch.bool:
+        raise SparseError(f"a mask is boolean, not {mask.dtype}: write mask != 0.")
     if isinstance(mask, SparseTensor):
         mask = sparsify(mask)
         places = mask.indices()[:, mask.values().bool()]
