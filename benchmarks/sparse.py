@@ -136,6 +136,10 @@ def shrunk(p: Problem) -> Problem:
     index = uniform(n, n, 20_000 if p.X is not None or p.kind == "spsp" else 100_000)
     values = torch.randn(*p.values.shape[:-1], index.shape[1])
     made = Problem(p.name, p.kind, n, n, index, values, batch=p.batch)
+    if p.kind == "sddmm":
+        made.values, made.X = (torch.randn(p.batch, n, p.X.shape[-1]) for _ in range(2))
+        made.G = torch.randn(p.batch, index.shape[1])
+        return made
     if p.kind == "linear":
         made.X = made.G = torch.randn(p.X.shape[0], n)
     elif p.X is not None:

@@ -76,6 +76,35 @@ def ours_batched(p: Problem) -> Step:
     return _backward(lambda v, X: SparseTensor(pattern, v, batch_dims=1) @ X, p)
 
 
+@peer("gradmend", "sddmm")
+def ours_sddmm(p: Problem) -> Step:
+    from gradmend.sparse import Pattern, sddmm
+
+    pattern = Pattern(p.index, p.size).prepare()
+    return _backward(lambda Q, K: sddmm(pattern, Q, K.mT).values(), p)
+
+
+@peer("torch gather", "sddmm")
+def torch_gather_heads(p: Problem) -> Step:
+    return _backward(lambda Q, K: (Q.index_select(-2, p.index[0]) * K.index_select(-2, p.col)).sum(-1), p)
+
+
+@peer("torch dense bmm", "sddmm")
+def torch_dense_heads(p: Problem) -> Step:
+    return _backward(lambda Q, K: (Q @ K.mT)[:, p.index[0], p.col], p)
+
+
+@peer("torch CSR sampled_addmm", "sddmm")
+def torch_sampled_heads(p: Problem) -> Step:
+    mask = torch.sparse_csr_tensor(p.crow, p.col, torch.zeros(p.nnz), p.size)
+
+    def forward(Q: Tensor, K: Tensor) -> Tensor:
+        heads = [torch.sparse.sampled_addmm(mask, q, k.t(), beta=0) for q, k in zip(Q, K, strict=True)]
+        return torch.stack([h.to_sparse_coo().coalesce().values() for h in heads])
+
+    return _backward(forward, p)
+
+
 def _values_step(p: Problem, forward: Callable[[Tensor], Tensor]) -> Step:
     v = p.values.clone().requires_grad_()
 

@@ -55,7 +55,11 @@ class Problem:
     @property
     def results_bytes(self) -> int:
         """The result and the gradients: what every way of doing it has to allocate."""
-        if self.kind in ("product", "linear", "batched") and self.X is not None and self.G is not None:
+        if (
+            self.kind in ("product", "linear", "batched", "sddmm")
+            and self.X is not None
+            and self.G is not None
+        ):
             return 4 * (self.G.numel() + self.X.numel() + self.values.numel())
         if self.kind == "sum":
             return 4 * (self.cols + self.nnz)
@@ -72,6 +76,9 @@ class Problem:
             forward = nnz * 4 + self.nnz * 8 + dense
             backward = nnz * 8 + self.nnz * 16 + dense + 4 * self.X.numel()
             return forward + backward
+        if self.kind == "sddmm" and self.X is not None:
+            dense = 4 * (self.X.numel() + self.values.numel())
+            return 3 * dense + self.nnz * 8 * 3 + nnz * 4 * 3
         if self.kind.startswith("spsp"):
             forward = 12 * (self.nnz + self.terms) + 4 * self.terms
             return forward if self.kind == "spsp_forward" else 2 * forward + 8 * self.nnz
@@ -124,6 +131,13 @@ def _batched(batch: int = 16, n: int = 2048, entries: int = 40_000, k: int = 32)
     return Problem("batched 16 x 2048", "batched", n, n, index, v, X, G, batch)
 
 
+def _heads(batch: int = 8, n: int = 2048, entries: int = 100_000, k: int = 32) -> Problem:
+    """Attention's scores: `values` are the queries, X the keys, of each head."""
+    index = uniform(n, n, entries)
+    Q, K, G = torch.randn(batch, n, k), torch.randn(batch, n, k), torch.randn(batch, index.shape[1])
+    return Problem("sddmm, 8 heads", "sddmm", n, n, index, Q, K, G, batch)
+
+
 def _entries(name: str, kind: str) -> Problem:
     n = 169_343
     index = power_law(n, 2_315_598)
@@ -154,7 +168,10 @@ def _tiny(kind: str) -> Problem:
 
 
 PROBLEMS = {
+    "graph1": lambda: _graph(1),
+    "graph7": lambda: _graph(7),
     "graph16": lambda: _graph(16),
+    "graph47": lambda: _graph(47),
     "graph64": lambda: _graph(64),
     "graph128": lambda: _graph(128),
     "square": lambda: _square(20_000, 200_000, 64),
@@ -162,6 +179,7 @@ PROBLEMS = {
     "linear5": lambda: _linear(5),
     "linear1": lambda: _linear(1),
     "batched": _batched,
+    "sddmm": _heads,
     "sum": lambda: _entries("sum(0)", "sum"),
     "softmax": lambda: _entries("softmax(1)", "softmax"),
     "elementwise": lambda: _entries("tanh", "elementwise"),

@@ -107,7 +107,7 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 def explain_forward(error: BaseException | None) -> None:
     """Attach the story to PyTorch's own error of this family, raised outside of backward."""
-    if not isinstance(error, RuntimeError) or attached(error) is not None:
+    if not isinstance(error, RuntimeError | AttributeError) or attached(error) is not None:
         return
     from gradmend.story.failures.diagnosing import diagnose
     from gradmend.watching import words_of

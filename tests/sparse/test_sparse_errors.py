@@ -94,11 +94,11 @@ def test_other_refusals(f: Callable[[], Any], said: str) -> None:
 def test_methods_that_are_not_there() -> None:
     with pytest.raises(AttributeError, match=r"S\.relu_ would write in place.*use S\.relu or S\.map\(f\)"):
         S.relu_()
-    with pytest.raises(AttributeError, match=r"S\.cumsum is not defined for SparseTensor"):
-        S.cumsum(0)
+    with pytest.raises(AttributeError, match=r"S\.cumprod is not defined for SparseTensor"):
+        S.cumprod(0)
     with pytest.raises(AttributeError, match=r"has no attribute 'colour'"):
         _ = S.colour
-    assert not hasattr(S, "cumsum") and hasattr(S, "sum")
+    assert not hasattr(S, "cumprod") and hasattr(S, "sum")
 
 
 def test_indices_outside() -> None:

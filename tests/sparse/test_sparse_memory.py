@@ -28,6 +28,8 @@ INDEX = torch.randint(N, (50,), generator=torch.Generator().manual_seed(2))
 INDEX[:5] = PATTERN.row[:5]
 ROW, ROW2 = int(PATTERN.row[0]), int(PATTERN.row[NNZ // 2])
 SMALL = Pattern([[0, 1], [1, 0]], (2, 2))
+# Drawn once: for most operations that takes longer than the operation.
+WIDE, LONG = torch.randn(N, 1, dtype=torch.float64), torch.rand(N, dtype=torch.float64).add_(1)
 
 # Beside the 106 operations, which are added below.
 UNARY = (F.elu, F.silu, lambda S: S.map(torch.exp))
@@ -178,8 +180,7 @@ def nbytes(found: Any) -> int:
 def test_memory_beyond_what_must_be_returned(name: str) -> None:
     a = torch.randn(NNZ, dtype=torch.float64, requires_grad=True)
     b = torch.randn(OTHER.nnz, dtype=torch.float64, requires_grad=True)
-    X = torch.randn(N, 1, dtype=torch.float64, requires_grad=True)
-    x = torch.rand(N, dtype=torch.float64).add_(1).requires_grad_()
+    X, x = WIDE.detach().requires_grad_(), LONG.detach().requires_grad_()
     ins = [a, b, X, x]
     # A fresh pattern: what it caches counts as well.
     fresh = Pattern.sorted(PATTERN.indices().clone(), PATTERN.size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from gradmend.sparse import dynamo, tree
 from gradmend.sparse.dispatch import METHODS, Op
 from gradmend.sparse.functions import (
@@ -9,16 +11,20 @@ from gradmend.sparse.functions import (
     compare,
     convert,
     dense,
+    derivative,
     diagonal,
     einsum,
     extremes,
     index,
     join,
     layout,
+    losses,
     matmul,
     message,
     norm,
     reduce,
+    repeat,
+    scan,
     select,
     shape,
     softmax,
@@ -28,12 +34,14 @@ from gradmend.sparse.functions import (
 )
 from gradmend.sparse.interop import compressed, coo, graph, layouts, scipy
 from gradmend.sparse.interop import dense as from_dense
-from gradmend.sparse.tensor import SparseTensor
+from gradmend.sparse.pattern import Pattern, _restore
+from gradmend.sparse.tensor import SparseTensor, load
 
 # Importing a module registers its operations.
 OPERATIONS = (
-    *(binary, compare, convert, dense, diagonal, einsum, extremes, index, join, layout, matmul, message),
-    *(norm, reduce, select, shape, softmax, solve, spspmm, unary),
+    *(binary, compare, convert, dense, derivative, diagonal, einsum, extremes, index, join, layout, losses),
+    *(matmul, message),
+    *(norm, reduce, repeat, scan, select, shape, softmax, solve, spspmm, unary),
 )
 CONSTRUCTORS: dict[str, Op] = {
     "from_coo": coo.from_coo,
@@ -54,5 +62,7 @@ def attach() -> None:
             setattr(SparseTensor, name, op)
     for name, make in CONSTRUCTORS.items():
         setattr(SparseTensor, name, staticmethod(make))
+    # For torch.load(weights_only=True): what these make of a file they check.
+    torch.serialization.add_safe_globals([SparseTensor, Pattern, load, _restore])
     dynamo.install()
     tree.register()

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from gradmend.sparse.errors import unsupported
+from gradmend.sparse.torch_releases import traced_name
 
 Op = Callable[..., Any]
 T = TypeVar("T", bound=Op)
@@ -46,7 +47,7 @@ def _add(spelled: Any, op: Op) -> None:
 
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    op = NAMES.get(func.__name__) if torch.compiler.is_compiling() else TABLE.get(func)
+    op = NAMES.get(traced_name(func)) if torch.compiler.is_compiling() else TABLE.get(func)
     if op is None:
         raise unsupported(name_of(func))
     return op(*args, **kwargs)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmend.sparse.errors import PatternError
 from gradmend.sparse.places import (
     Size,
     as_indices,
@@ -17,6 +18,7 @@ from gradmend.sparse.places import (
     aside,
     bare,
     check_bounds,
+    check_size,
     linear,
     order_of,
     unlinear,
@@ -33,14 +35,16 @@ class Pattern(Views):
 
     Places may come unsorted and more than once: `Pattern` sorts them, and remembers which given entry went
     where, so that `SparseTensor(pattern, values)` takes the values in the order the places were given.
+
+    A pattern owns its memory: indices are copied in and copied out, so that no later write reaches them.
     """
 
     def __init__(self, indices: Any, size: Sequence[int] | None = None) -> None:
         with aside():
-            self._build(indices, size)
+            self._build(as_indices(indices, size), size)
 
-    def _build(self, indices: Any, size: Sequence[int] | None) -> None:
-        given = as_indices(indices, size)
+    def _build(self, given: Tensor, size: Sequence[int] | None) -> None:
+        """`given` is ours already."""
         shape = as_size(given, size)
         check_bounds(given, shape)
         key = linear(given, shape)
@@ -65,16 +69,38 @@ class Pattern(Views):
         self._hash: int | None = None
 
     @classmethod
-    def sorted(cls, indices: Tensor, size: Sequence[int]) -> Pattern:
-        """Trusts the caller: int64 [dims, nnz], in bounds, in lexicographic order, no place twice."""
+    def _trusted(cls, indices: Tensor, size: Sequence[int]) -> Pattern:
+        """Trusts the caller: int64 [dims, nnz] of our own, in bounds, in lexicographic order, no place twice."""
         made = cls.__new__(cls)
         made._set(indices, tuple(size))
         return made
 
     @classmethod
-    def from_keys(cls, keys: Tensor, size: Sequence[int]) -> Pattern:
-        """Sorted unique linear numbers -> pattern."""
-        return cls.sorted(unlinear(keys, tuple(size)), size)
+    def _from_keys(cls, keys: Tensor, size: Sequence[int]) -> Pattern:
+        """Sorted unique linear numbers, trusted -> pattern."""
+        return cls._trusted(unlinear(keys, tuple(size)), size)
+
+    @classmethod
+    def sorted(cls, indices: Any, size: Sequence[int]) -> Pattern:
+        """Places that must be in lexicographic order already, each once: an error says if they are not."""
+        made = cls(indices, size)
+        if not made.is_canonical:
+            raise PatternError(
+                "Pattern.sorted takes places in ascending order, each once: use Pattern(indices, size), which "
+                "sorts them."
+            )
+        return made
+
+    @classmethod
+    def from_keys(cls, keys: Any, size: Sequence[int]) -> Pattern:
+        """Row-major numbers of places, in any order -> pattern."""
+        shape, keys = tuple(int(n) for n in size), torch.as_tensor(keys)
+        check_size("a pattern", shape)
+        if keys.dim() != 1 or keys.is_floating_point() or keys.is_complex() or keys.dtype == torch.bool:
+            raise PatternError(f"keys are one vector of whole numbers, not {keys.dtype} {tuple(keys.shape)}.")
+        if keys.numel() and not (int(keys.min()) >= 0 and int(keys.max()) < math.prod(shape)):
+            raise PatternError(f"a key is outside the {math.prod(shape)} places of {shape}.")
+        return cls(unlinear(keys.to(torch.int64), shape), shape)
 
     # What it is
 
@@ -118,21 +144,47 @@ class Pattern(Views):
         return self._slot is None
 
     def indices(self) -> Tensor:
-        """[dims, given]: the places in the order in which values belong to them."""
-        return self._indices if self._slot is None else self._indices[:, self._slot]
+        """[dims, given]: the places in the order in which values belong to them; a copy."""
+        return self._indices.clone() if self._slot is None else self._indices[:, self._slot]
+
+    def keys(self) -> Tensor:
+        """[nnz], the row-major number of each place, ascending; a copy."""
+        return self._keys().clone()
+
+    @property
+    def ptr(self) -> Tensor:
+        """[rows + 1], where each row starts; a copy."""
+        return self._ptr.clone()
+
+    @property
+    def row(self) -> Tensor:
+        """[nnz], a copy."""
+        return self._row.clone()
+
+    @property
+    def col(self) -> Tensor:
+        """[nnz], a copy."""
+        return self._col.clone()
+
+    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(ptr, row, perm) by columns: entry `perm[i]` of this pattern is the i-th of the transposed one. Copies."""
+        ptr, row, perm = self._transposed()
+        return ptr.clone(), row.clone(), perm.clone()
 
     def canonical(self) -> Pattern:
         """The same places, sorted, each once."""
         if self._slot is None:
             return self
         if self._canonical is None:
-            self._canonical = Pattern.sorted(self._indices, self._size)
+            self._canonical = Pattern._trusted(self._indices, self._size)
         return self._canonical
 
     def arrange(self, values: Tensor, dim: int = 0) -> Tensor:
         """Values in the given order -> values in canonical order, duplicates summed."""
         if self._slot is None:
             return values
+        if values.shape[dim] != self.given:
+            raise PatternError(f"there are {values.shape[dim]} values for {self.given} given places.")
         if not self.has_duplicates:
             order = torch.empty_like(self._slot)
             order[self._slot] = torch.arange(self.given, device=self.device)
@@ -189,10 +241,17 @@ class Pattern(Views):
         return setops.difference(self.canonical(), other.canonical())[0]
 
     def contains(self, indices: Tensor) -> Tensor:
-        """[dims, n] -> [n] booleans."""
+        """[dims, n] -> [n] booleans; a place outside the size is in no pattern."""
         from gradmend.sparse import setops
 
-        return setops.find(self.canonical(), linear(indices, self._size))[0]
+        places = as_indices(indices, self._size).to(self.device)
+        if places.shape[0] != self.ndim:
+            raise PatternError(
+                f"places of {places.shape[0]} dimensions are looked up in {self.ndim} of a pattern."
+            )
+        limit = torch.tensor(self._size, device=self.device)[:, None]
+        inside = ((places >= 0) & (places < limit)).all(0)
+        return setops.find(self.canonical(), linear(places, self._size))[0] & inside
 
     def missing(self, count: int, generator: torch.Generator | None = None) -> Pattern:
         """Places that are not in the pattern, at random; the complement is never built."""
@@ -220,10 +279,13 @@ class Pattern(Views):
     # Moving and keeping
 
     def to(self, device: torch.device | str) -> Pattern:
+        """The places on another device. There are none on "meta", which holds no numbers: they stay where they are."""
         device = torch.device(device)
+        if device.type == "meta":
+            return self
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
-        made = Pattern.sorted(self._indices.to(device), self._size)
+        made = Pattern._trusted(self._indices.to(device), self._size)
         made._slot = None if self._slot is None else self._slot.to(device)
         return made
 
@@ -243,6 +305,17 @@ class Pattern(Views):
 
 
 def _restore(indices: Tensor, size: Size, slot: Tensor | None) -> Pattern:
-    made = Pattern.sorted(indices, size)
+    """What pickle and torch.load call: a file may hold anything, so all is checked again; shared memory stays shared."""
+    with aside():
+        shape = as_size(indices, size)
+        check_bounds(indices, shape)
+        key = linear(indices, shape)
+        good = indices.dtype == torch.int64 and bool((key[1:] > key[:-1]).all())
+        if good and slot is not None:
+            good = slot.dtype == torch.int64 and slot.dim() == 1 and slot.shape[0] >= key.shape[0]
+            good = good and torch.equal(torch.unique(slot), torch.arange(key.shape[0], device=slot.device))
+    if not good:
+        raise PatternError("the saved pattern is damaged: its places are not in order.")
+    made = Pattern._trusted(indices, shape)
     made._slot = slot
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -78,8 +79,12 @@ def check_size(name: str, size: Size) -> None:
 
 
 def as_indices(indices: Any, size: Sequence[int] | None) -> Tensor:
+    """int64 [dims, n], a copy that nobody else holds."""
     if not isinstance(indices, Tensor):
-        indices = torch.as_tensor(indices)
+        try:
+            indices = torch.as_tensor(indices, device=home())
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise PatternError(f"indices can't be read as a tensor: {error}") from error
         if indices.numel() == 0 and not indices.dtype.is_complex:
             indices = indices.long()
     if indices.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
@@ -99,16 +104,30 @@ def as_indices(indices: Any, size: Sequence[int] | None) -> Tensor:
             f"indices have the shape {tuple(indices.shape)}; they must be (dimensions, entries), one row per "
             f"dimension, as torch.sparse_coo_tensor takes them."
         )
-    indices = indices.detach().to(torch.int64)
-    return indices.clone() if indices.is_inference() else indices
+    if indices.layout is not torch.strided or indices.is_meta:
+        raise PatternError(
+            f"indices must be an ordinary tensor with numbers, not {indices.layout} on {indices.device}."
+        )
+    return bare(indices.detach()).to(torch.int64, copy=True, memory_format=torch.contiguous_format)
+
+
+def home() -> torch.device:
+    """Where places are made: torch's default device, but never "meta", where there are no numbers."""
+    found = torch.get_default_device()
+    return torch.device("cpu") if found.type == "meta" else found
 
 
 def as_size(indices: Tensor, size: Sequence[int] | None) -> Size:
     if size is None:
         if indices.shape[1] == 0:
             raise PatternError("a pattern without entries needs its size: Pattern(indices, size).")
-        return tuple(int(n) + 1 for n in indices.amax(1))
-    shape = tuple(int(n) for n in size)
+        found = tuple(int(n) + 1 for n in indices.amax(1).clamp(max=INT64_MAX - 1))
+        check_size("a sparse tensor", tuple(max(n, 0) for n in found))
+        return found
+    try:
+        shape = tuple(operator.index(n) for n in size)
+    except TypeError as error:
+        raise PatternError(f"a size is a sequence of whole numbers, not {size!r}.") from error
     if len(shape) != indices.shape[0]:
         raise PatternError(
             f"indices name {indices.shape[0]} dimensions and the size {shape} has {len(shape)}: "

@@ -36,9 +36,9 @@ def group(pattern: Pattern, keep: tuple[int, ...]) -> Segments:
     if pattern.ndim == 2 and len(keep) == 1 and not is_wide(total, pattern.nnz):
         # Rows and columns of a matrix: what its products keep serves here too.
         if keep == (0,):
-            return Segments(None, pattern.ptr, None, pattern.row, total)
-        starts, _, order = pattern.transposed()
-        return Segments(None, starts, order, pattern.col, total)
+            return Segments(None, pattern._ptr, None, pattern._row, total)
+        starts, _, order = pattern._transposed()
+        return Segments(None, starts, order, pattern._col, total)
     leading = keep == tuple(range(len(keep)))
     if not keep:
         key = torch.zeros(pattern.nnz, dtype=torch.int64, device=pattern.device)

@@ -39,7 +39,7 @@ def spy(pattern: Pattern, width: int = 32, height: int = 12) -> str:
     if rows == 0 or cols == 0:
         return "(empty)"
     height, width = min(height, rows), min(width, cols)
-    index = pattern.canonical().indices().cpu()
+    index = pattern.canonical()._indices.cpu()
     # Doubles: index * width may not fit in int64.
     r = (index[0].double() * height / rows).long() if pattern.ndim > 1 else torch.zeros_like(index[0])
     c = (index[-1].double() * width / cols).long()

@@ -12,6 +12,9 @@ from gradmend.sparse.dispatch import dispatch
 from gradmend.sparse.errors import PatternError, SparseError, missing
 from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.source import Arranged, Picked, Source
+
+_WEIGHT = "a gradmend.sparse.nn.SparseWeight"
 
 
 class SparseTensor:
@@ -60,6 +63,8 @@ class SparseTensor:
     else:
 
         def __getattr__(self, name: str) -> Any:
+            if name == "__qualname__":  # what torch calls S when it refuses one as a parameter
+                return f"SparseTensor, which is no Tensor: give S.values() or the parameters of {_WEIGHT}"
             if hasattr(Tensor, name) and not name.startswith("__"):
                 raise missing(name)
             raise AttributeError(f"'SparseTensor' object has no attribute {name!r}")
@@ -71,19 +76,34 @@ class SparseTensor:
                 f"SparseTensor.from_coo(indices, values, size)."
             )
         if not isinstance(values, Tensor):
-            values = torch.as_tensor(values, device=pattern.device)
+            values = _as_values(values, pattern)
+        if values.layout is not torch.strided:
+            raise PatternError(
+                f"values are an ordinary tensor, not {values.layout}: convert with SparseTensor.from_torch(A)."
+            )
+        if not isinstance(batch_dims, int) or batch_dims < 0:
+            raise PatternError(f"batch_dims is a number of dimensions, not {batch_dims!r}.")
         if values.dim() <= batch_dims or values.shape[batch_dims] != pattern.given:
             raise PatternError(_mismatch(pattern, values, batch_dims))
-        if values.device != pattern.device:
+        if values.device != pattern.device and not values.is_meta:
             raise PatternError(
                 f"the pattern is on {pattern.device} and the values are on {values.device}: move one with .to()."
             )
-        if not pattern.is_canonical:
-            values = pattern.arrange(values, batch_dims)
-            pattern = pattern.canonical()
-        self.pattern = pattern
-        self._values = values
+        self.pattern = pattern.canonical()
+        self._given = values
+        self._source: Source | None = None if pattern.is_canonical else Arranged(pattern)
         self.batch_dims = batch_dims
+
+    @property
+    def _values(self) -> Tensor:
+        """[*batch, nnz, *dense] in the pattern's order: read anew each time from what was given."""
+        given = self._given
+        if self._source is not None:
+            return self._source.read(given, self.batch_dims)
+        # Who holds the values can resize them: nothing is computed from what no longer fits.
+        if isinstance(given, Tensor) and given.shape[self.batch_dims] != self.pattern._indices.shape[1]:
+            raise PatternError(_mismatch(self.pattern, given, self.batch_dims))
+        return given
 
     def like(self, values: Tensor, pattern: Pattern | None = None) -> SparseTensor:
         """The same places with other values (unchecked: for operations)."""
@@ -102,16 +122,27 @@ class SparseTensor:
     # Parts, as torch spells them
 
     def values(self) -> Tensor:
+        """One value per entry, in the order of `indices()`: the very tensor that S was made from if its places came
+        sorted, else a new one made from it."""
         return self._values
 
     def indices(self) -> Tensor:
-        return self.pattern.indices()
+        """A copy: the pattern can't be changed through it."""
+        return self.pattern._indices.clone()
 
     def crow_indices(self) -> Tensor:
-        return self.pattern.ptr
+        self._need_matrix("crow_indices")
+        return self.pattern._ptr.clone()
 
     def col_indices(self) -> Tensor:
-        return self.pattern.col
+        self._need_matrix("col_indices")
+        return self.pattern._col.clone()
+
+    def _need_matrix(self, name: str) -> None:
+        if self.pattern.ndim != 2:
+            raise SparseError(
+                f"{name}() takes 2 sparse dimensions, and S has {self.pattern.ndim}: use indices()."
+            )
 
     @property
     def nnz(self) -> int:
@@ -122,15 +153,21 @@ class SparseTensor:
 
     @property
     def shape(self) -> torch.Size:
-        n = self.batch_dims
-        return torch.Size((*self._values.shape[:n], *self.pattern.size, *self._values.shape[n + 1 :]))
+        lead, tail = self._outer()
+        return torch.Size((*lead, *self.pattern.size, *tail))
+
+    def _outer(self) -> tuple[torch.Size, torch.Size]:
+        """The batch dimensions and the dense ones."""
+        n, shape = self.batch_dims, self._given.shape
+        return shape[:n], shape[n + (self.pattern.ndim if isinstance(self._source, Picked) else 1) :]
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
 
     @property
     def ndim(self) -> int:
-        return self._values.dim() - 1 + self.pattern.ndim
+        lead, tail = self._outer()
+        return len(lead) + self.pattern.ndim + len(tail)
 
     def dim(self) -> int:
         return self.ndim
@@ -139,7 +176,7 @@ class SparseTensor:
         return self.pattern.ndim
 
     def dense_dim(self) -> int:
-        return self._values.dim() - 1 - self.batch_dims
+        return len(self._outer()[1])
 
     def numel(self) -> int:
         return self.shape.numel()
@@ -151,17 +188,39 @@ class SparseTensor:
     def __len__(self) -> int:
         return self.shape[0]
 
-    dtype = property(lambda self: self._values.dtype)
-    device = property(lambda self: self._values.device)
-    requires_grad = property(lambda self: self._values.requires_grad)
-    is_leaf = property(lambda self: self._values.is_leaf)
-    grad_fn = property(lambda self: self._values.grad_fn)
+    dtype = property(lambda self: self._given.dtype)
+    device = property(lambda self: self._given.device)
+    requires_grad = property(lambda self: self._given.requires_grad)
+    is_leaf = property(lambda self: self._given.is_leaf)
+    grad_fn = property(lambda self: self._given.grad_fn)
+
+    is_meta = property(lambda self: self._given.is_meta)
+    is_cpu = property(lambda self: self._given.is_cpu)
+    is_cuda = property(lambda self: self._given.is_cuda)
+    is_quantized = property(lambda self: False)
+
+    def copy_(self, other: Any, non_blocking: bool = False) -> SparseTensor:
+        """Takes over another's numbers, and its places if they differ: for load_state_dict, outside of any graph."""
+        if not isinstance(other, SparseTensor) or other.shape != self.shape:
+            got = tuple(other.shape) if hasattr(other, "shape") else type(other).__name__
+            raise SparseError(f"S.copy_ takes a SparseTensor of the shape {tuple(self.shape)}, not {got}.")
+        if torch.is_grad_enabled() and (self.requires_grad or other.requires_grad):
+            raise SparseError(
+                "S.copy_ would write to values that are being differentiated: use torch.no_grad()."
+            )
+        values = other.values().detach().to(self._given.device, self._given.dtype)
+        if self._source is None and self.batch_dims == other.batch_dims and self.pattern == other.pattern:
+            self._given.copy_(values)
+            return self
+        self.pattern, self._source, self.batch_dims = other.pattern.to(self.device), None, other.batch_dims
+        self._given = values.clone().requires_grad_(self._given.requires_grad)
+        return self
 
     def is_floating_point(self) -> bool:
-        return self._values.is_floating_point()
+        return self._given.is_floating_point()
 
     def is_complex(self) -> bool:
-        return self._values.is_complex()
+        return self._given.is_complex()
 
     def is_coalesced(self) -> bool:
         return True
@@ -172,18 +231,31 @@ class SparseTensor:
     @property
     def grad(self) -> SparseTensor | None:
         """The gradient of the values, at the same places."""
-        found = self._values.grad
-        return None if found is None else self.like(found)
+        found = self._given.grad
+        return None if found is None else self._gradient(found)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            raise SparseError(
+                "S.grad is read from its values: set S.values().grad, or the tensor S was made from."
+            )
+        self._given.grad = None
+
+    def _gradient(self, found: Tensor) -> SparseTensor:
+        """The gradient of what was given, at the places."""
+        return self.like(found if self._source is None else self._source.gradient(found, self.batch_dims))
 
     def requires_grad_(self, requires_grad: bool = True) -> SparseTensor:
-        self._values.requires_grad_(requires_grad)
+        self._given.requires_grad_(requires_grad)
         return self
 
     def retain_grad(self) -> None:
-        self._values.retain_grad()
+        self._given.retain_grad()
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
-        return self._values.register_hook(hook)
+        """The hook sees the gradient of the tensor that S was made from."""
+        return self._given.register_hook(hook)
 
     @property
     def real(self) -> SparseTensor:
@@ -195,7 +267,7 @@ class SparseTensor:
 
     def share_memory_(self) -> SparseTensor:
         self.pattern.share_memory()
-        self._values.share_memory_()
+        self._given.share_memory_()
         return self
 
     @property
@@ -256,19 +328,55 @@ class SparseTensor:
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseTensor:
         import copy
 
-        return make(self.pattern, copy.deepcopy(self._values, memo), self.batch_dims)
+        made = make(self.pattern, copy.deepcopy(self._given, memo), self.batch_dims)
+        made._source = self._source
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make, (self.pattern, self._values, self.batch_dims)
+        if isinstance(self._source, Arranged):
+            return load, (self._source.pattern, self._given, self.batch_dims)
+        return load, (self.pattern, self._values, self.batch_dims)
+
+    @property
+    def _is_param(self) -> bool:
+        return False
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        """nn.Parameter(S) sets this mark, which a module then looks for on Tensors alone."""
+        raise SparseError(
+            "a SparseTensor can't be an nn.Parameter, because a module would not register it: use "
+            "gradmend.sparse.nn.SparseWeight(S.pattern, S.values()), whose parameter is the values."
+        )
+
+
+def load(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:
+    """What pickle and torch.load call: all is checked again."""
+    return SparseTensor(pattern, values, batch_dims=batch_dims)
 
 
 def make(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:
     """Unchecked: canonical pattern, values in its order."""
     made = SparseTensor.__new__(SparseTensor)
     made.pattern = pattern
-    made._values = values
+    made._given = values
+    made._source = None
     made.batch_dims = batch_dims
     return made
+
+
+def picked(pattern: Pattern, dense: Tensor) -> SparseTensor:
+    """Unchecked: canonical pattern, values read from a dense tensor by each operation."""
+    made = make(pattern, dense)
+    made._source = Picked(pattern)
+    return made
+
+
+def _as_values(values: Any, pattern: Pattern) -> Tensor:
+    try:
+        return torch.as_tensor(values, device=pattern.device)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise PatternError(f"values can't be read as a tensor: {error}") from error
 
 
 def _mismatch(pattern: Pattern, values: Tensor, batch_dims: int) -> str:

@@ -5,12 +5,14 @@ Inside torch.compile nothing is kept: what is built there belongs to the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from gradmend.sparse.errors import PatternError
 from gradmend.sparse.places import Size, aside, check_size, is_wide, linear, order_of, pointers
 from gradmend.sparse.segments import Segments, group
 
@@ -35,17 +37,18 @@ class Views:
     _size: Size
 
     if TYPE_CHECKING:
-        sorted: Callable[[Tensor, Any], Pattern]
+        _trusted: Callable[[Tensor, Any], Pattern]
 
     def _no_views(self) -> None:
-        self._keys: Tensor | None = None
-        self._ptr: Tensor | None = None
-        self._axes: tuple[Tensor, ...] | None = None
-        self._transposed: tuple[Tensor, Tensor, Tensor] | None = None
-        self._flipped: Pattern | None = None
-        self._local: Local | None = None
-        self._repeated: tuple[int, Pattern] | None = None
-        self._segments: dict[tuple[int, ...], Segments] = {}
+        self._kept_keys: Tensor | None = None
+        self._kept_ptr: Tensor | None = None
+        self._kept_axes: tuple[Tensor, ...] | None = None
+        self._kept_transposed: tuple[Tensor, Tensor, Tensor] | None = None
+        self._kept_flipped: Pattern | None = None
+        self._kept_blocks: Pattern | None = None
+        self._kept_local: Local | None = None
+        self._kept_repeated: tuple[int, Pattern] | None = None
+        self._kept_segments: dict[tuple[int, ...], Segments] = {}
 
     def _keep(self, name: str, build: Callable[[], T]) -> T:
         if torch.compiler.is_compiling():
@@ -55,39 +58,39 @@ class Views:
         setattr(self, name, made)
         return made
 
-    def keys(self) -> Tensor:
+    def _keys(self) -> Tensor:
         """[nnz], the linear number of each place, ascending."""
-        if self._keys is not None:
-            return self._keys
-        return self._keep("_keys", lambda: linear(self._indices, self._size))
+        if self._kept_keys is not None:
+            return self._kept_keys
+        return self._keep("_kept_keys", lambda: linear(self._indices, self._size))
 
     @property
-    def ptr(self) -> Tensor:
+    def _ptr(self) -> Tensor:
         """[rows + 1]; as long as the rows, so hypersparse patterns go through `local()` first."""
-        if self._ptr is not None:
-            return self._ptr
-        return self._keep("_ptr", lambda: pointers(self._indices[0], self._size[0]))
+        if self._kept_ptr is not None:
+            return self._kept_ptr
+        return self._keep("_kept_ptr", lambda: pointers(self._indices[0], self._size[0]))
 
     @property
-    def axes(self) -> tuple[Tensor, ...]:
+    def _axes(self) -> tuple[Tensor, ...]:
         """A vector of places per dimension, kept: taking a row of a tensor costs a fifth of a small product."""
-        if self._axes is not None:
-            return self._axes
-        return self._keep("_axes", lambda: self._indices.unbind(0))
+        if self._kept_axes is not None:
+            return self._kept_axes
+        return self._keep("_kept_axes", lambda: self._indices.unbind(0))
 
     @property
-    def row(self) -> Tensor:
-        return self.axes[0]
+    def _row(self) -> Tensor:
+        return self._axes[0]
 
     @property
-    def col(self) -> Tensor:
-        return self.axes[1]
+    def _col(self) -> Tensor:
+        return self._axes[1]
 
-    def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _transposed(self) -> tuple[Tensor, Tensor, Tensor]:
         """(ptr, row, perm) by columns: entry `perm[i]` of this pattern is the i-th of the transposed one."""
-        if self._transposed is not None:
-            return self._transposed
-        return self._keep("_transposed", self._transpose)
+        if self._kept_transposed is not None:
+            return self._kept_transposed
+        return self._keep("_kept_transposed", self._transpose)
 
     def _transpose(self) -> tuple[Tensor, Tensor, Tensor]:
         row, col = self._indices
@@ -96,28 +99,28 @@ class Views:
 
     def flipped(self) -> Pattern:
         """The transposed pattern; entry i of it is entry `transposed()[2][i]` of this one."""
-        if self._flipped is not None:
-            return self._flipped
-        return self._keep("_flipped", self._flip)
+        if self._kept_flipped is not None:
+            return self._kept_flipped
+        return self._keep("_kept_flipped", self._flip)
 
     def _flip(self) -> Pattern:
-        ptr, row, perm = self.transposed()
-        made = self.sorted(torch.stack([self._indices[1][perm], row]), self._size[::-1])
+        ptr, row, perm = self._transposed()
+        made = self._trusted(torch.stack([self._indices[1][perm], row]), self._size[::-1])
         places = torch.arange(perm.shape[0], device=perm.device)
         inverse = torch.zeros_like(perm).scatter(0, perm, places)
         # Tensors are shared, objects are not: a cycle would outlive its last user.
-        made._ptr, made._transposed = ptr, (self.ptr, self._indices[1], inverse)
+        made._kept_ptr, made._kept_transposed = ptr, (self._ptr, self._indices[1], inverse)
         return made
 
-    def local(self) -> Local:
+    def _local(self) -> Local:
         """Itself when most rows and columns are occupied, else a small pattern over those that are."""
-        if self._local is not None:
-            return self._local
+        if self._kept_local is not None:
+            return self._kept_local
         wide = [is_wide(n, self._indices.shape[1]) for n in self._size]
         if not any(wide) or torch.compiler.is_compiling():
             # Not kept: a pattern that refers to itself would live until the garbage collector's next round.
             return Local(None, None, self)  # type: ignore[arg-type]
-        return self._keep("_local", lambda: self._shrink(wide))
+        return self._keep("_kept_local", lambda: self._shrink(wide))
 
     def _shrink(self, wide: list[bool]) -> Local:
         ids: list[Tensor | None] = []
@@ -127,34 +130,50 @@ class Views:
             ids.append(unique)
             index.append(inverse)
             size.append(n if unique is None else unique.shape[0])
-        return Local(ids[0], ids[1], self.sorted(torch.stack(index), size))
+        return Local(ids[0], ids[1], self._trusted(torch.stack(index), size))
 
     def prepare(self) -> Pattern:
         """Builds what products need now instead of at first use (before forking workers or compiling)."""
         if len(self._size) == 2:
-            local = self.local().pattern
-            _ = local.ptr
-            local.transposed()
+            local = self._local().pattern
+            _ = local._ptr
+            local._transposed()
         return self  # type: ignore[return-value]
 
-    def segments(self, keep: tuple[int, ...]) -> Segments:
+    def _segments(self, keep: tuple[int, ...]) -> Segments:
         """Groups of entries that agree in the dimensions `keep`."""
-        found = self._segments.get(keep)
+        found = self._kept_segments.get(keep)
         if found is not None:
             return found
         if torch.compiler.is_compiling():
             return group(self, keep)  # type: ignore[arg-type]
         with aside():
-            self._segments[keep] = group(self, keep)  # type: ignore[arg-type]
-        return self._segments[keep]
+            self._kept_segments[keep] = group(self, keep)  # type: ignore[arg-type]
+        return self._kept_segments[keep]
+
+    def _diagonal_blocks(self) -> Pattern:
+        """[*batch, r, c] as one matrix, its items blocks down the diagonal; entries keep their order."""
+        if self._kept_blocks is not None:
+            return self._kept_blocks
+        return self._keep("_kept_blocks", self._as_blocks)
+
+    def _as_blocks(self) -> Pattern:
+        lead, (r, c) = self._size[:-2], self._size[-2:]
+        count = math.prod(lead)
+        size = (count * r, count * c)
+        check_size("a batch on the diagonal", size)
+        at = linear(self._indices[:-2], lead) if lead else torch.zeros_like(self._indices[0])
+        return self._trusted(torch.stack([at * r + self._indices[-2], at * c + self._indices[-1]]), size)
 
     def repeat(self, count: int) -> Pattern:
         """`count` copies down the diagonal: one product for a whole batch."""
+        if count < 1:
+            raise PatternError(f"a pattern is repeated at least once, not {count} times.")
         if count == 1:
             return self  # type: ignore[return-value]
-        if self._repeated is not None and self._repeated[0] == count:
-            return self._repeated[1]
-        return self._keep("_repeated", lambda: (count, self._repeat(count)))[1]
+        if self._kept_repeated is not None and self._kept_repeated[0] == count:
+            return self._kept_repeated[1]
+        return self._keep("_kept_repeated", lambda: (count, self._repeat(count)))[1]
 
     def _repeat(self, count: int) -> Pattern:
         device = self._indices.device
@@ -162,4 +181,4 @@ class Views:
         scale = torch.tensor(self._size, device=device).view(-1, 1, 1)
         size = tuple([n * count for n in self._size])
         check_size("a batch on the diagonal", size)
-        return self.sorted((self._indices[:, None] + step * scale).flatten(1), size)
+        return self._trusted((self._indices[:, None] + step * scale).flatten(1), size)

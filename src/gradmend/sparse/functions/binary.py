@@ -26,6 +26,10 @@ def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
         if not isinstance(other, Tensor) and other == 0:
             return S
         raise dense_result("S + x", "every zero becomes x")
+    if not isinstance(other, Tensor):
+        raise SparseError(
+            f"a sparse tensor is combined with tensors and numbers, not with {type(other).__name__}."
+        )
     if tuple(other.shape) != tuple(S.shape):
         raise dense_result("S + X", f"X of the shape {tuple(other.shape)} is added to every row or column")
     return add_to_dense(S, other)

@@ -91,7 +91,7 @@ def _look_up(condition: SparseTensor, S: SparseTensor) -> Tensor:
     if condition.pattern == S.pattern:
         return condition.values().bool()
     n = S.batch_dims
-    there, at = find(condition.pattern, S.pattern.keys())
+    there, at = find(condition.pattern, S.pattern._keys())
     if condition.nnz == 0:
         return torch.zeros_like(S.values(), dtype=torch.bool)
     there = there.view(*[1] * n, -1, *[1] * S.dense_dim())

@@ -85,6 +85,11 @@ def result_type(a: Any, b: Any) -> torch.dtype:
     return torch.result_type(a, b)
 
 
+@implements("coalesce", method=False)
+def coalesce(S: SparseTensor) -> SparseTensor:
+    return S
+
+
 @implements("item")
 def item(S: SparseTensor) -> Any:
     if S.numel() != 1:

@@ -17,11 +17,11 @@ def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -
     if S.batch_dims == 0 and dtype is None:
         values = S._values
         if values.dim() == 1 and in_place_is_fine():  # the shortest way, for small ones
-            whole = values.new_zeros(S.pattern.numel).index_copy_(0, S.pattern.keys(), values)
+            whole = values.new_zeros(S.pattern.numel).index_copy_(0, S.pattern._keys(), values)
             return whole.view(S.pattern._size)
-        return put(S.pattern.numel, S.pattern.keys(), values).view(*S.pattern.size, *values.shape[1:])
+        return put(S.pattern.numel, S.pattern._keys(), values).view(*S.pattern.size, *values.shape[1:])
     values = S.values().movedim(S.batch_dims, 0)
-    flat = put(S.pattern.numel, S.pattern.keys(), values)
+    flat = put(S.pattern.numel, S.pattern._keys(), values)
     dense = flat.unflatten(0, S.pattern.size)
     n = S.pattern.ndim
     dense = dense.permute(*range(n, n + S.batch_dims), *range(n), *range(n + S.batch_dims, dense.dim()))

@@ -30,9 +30,9 @@ def take_diagonal(S: SparseTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
     rows, cols = S.pattern.size
     start = max(-offset, 0)
     length = max(min(rows - start, cols - max(offset, 0)), 0)
-    on = (S.pattern.col - S.pattern.row == offset).nonzero().squeeze(1)
+    on = (S.pattern._col - S.pattern._row == offset).nonzero().squeeze(1)
     values = entries_first(S).index_select(0, on)
-    out = put(length, S.pattern.row[on] - start, values)
+    out = put(length, S.pattern._row[on] - start, values)
     # torch.diagonal puts the diagonal last.
     return entries_back(out, b) if not S.dense_dim() else out.movedim(0, -1)
 
@@ -46,21 +46,34 @@ def diag(S: SparseTensor, diagonal: int = 0) -> Any:
         raise SparseError(f"diag takes a vector or a matrix, not the shape {tuple(S.shape)}.")
     n = S.shape[0] + abs(diagonal)
     check_size("diag", (n, n))
-    place = S.pattern.row
+    place = S.pattern._row
     index = torch.stack([place + max(-diagonal, 0), place + max(diagonal, 0)])
-    return make(Pattern.sorted(index, (n, n)), S.values())
+    return make(Pattern._trusted(index, (n, n)), S.values())
 
 
-@implements("diag_embed", "diagflat")
-def diag_embed(S: SparseTensor, offset: int = 0) -> Any:
-    return diag(S, offset)
+@implements("diag_embed")
+def diag_embed(S: SparseTensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> SparseTensor:
+    """The last dimension becomes a diagonal: [..., n] -> [..., n, n]."""
+    if (dim1 % (S.ndim + 1), dim2 % (S.ndim + 1)) != (S.ndim - 1, S.ndim):
+        raise SparseError("diag_embed of a sparse tensor puts the diagonal into the last two dimensions.")
+    S = S.sparsify()
+    index, n = S.pattern._indices, S.shape[-1] + abs(offset)
+    size = (*S.pattern.size[:-1], n, n)
+    check_size("diag_embed", size)
+    places = torch.cat([index[:-1], index[-1:] + max(-offset, 0), index[-1:] + max(offset, 0)])
+    return make(Pattern._trusted(places, size), S.values())
+
+
+@implements("diagflat")
+def diagflat(S: SparseTensor, offset: int = 0) -> SparseTensor:
+    return diag_embed(S.sparsify().flatten(), offset)
 
 
 @implements("trace")
 def trace(S: SparseTensor) -> Tensor:
     if S.pattern.ndim != 2 or S.ndim != 2:
         raise SparseError(f"trace takes a matrix, not the shape {tuple(S.shape)}.")
-    on = S.pattern.col == S.pattern.row
+    on = S.pattern._col == S.pattern._row
     return torch.where(on, S.values(), torch.zeros_like(S.values())).sum()
 
 
@@ -81,14 +94,14 @@ def _last_two(S: SparseTensor) -> Tensor:
         raise SparseError(
             f"tril and triu take 2 sparse dimensions at the end, and S has the shape {tuple(S.shape)}."
         )
-    return S.pattern.indices()
+    return S.pattern._indices
 
 
 def eye(n: int, m: int | None = None, **options: Any) -> SparseTensor:
     """The identity."""
     m = n if m is None else m
     place = torch.arange(min(n, m), device=options.get("device"))
-    pattern = Pattern.sorted(torch.stack([place, place]), (n, m))
+    pattern = Pattern._trusted(torch.stack([place, place]), (n, m))
     return make(pattern, torch.ones(min(n, m), **options))
 
 
@@ -96,4 +109,4 @@ def diag_of(values: Tensor) -> SparseTensor:
     """A diagonal matrix from a dense vector."""
     place = torch.arange(values.shape[0], device=values.device)
     n = values.shape[0]
-    return make(Pattern.sorted(torch.stack([place, place]), (n, n)), values)
+    return make(Pattern._trusted(torch.stack([place, place]), (n, n)), values)

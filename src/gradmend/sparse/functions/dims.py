@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,15 +24,25 @@ class Split(NamedTuple):
 
 
 def wrap(S: SparseTensor, dim: int) -> int:
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        dim = whole(dim)
     if not -S.ndim <= dim < S.ndim:
         raise SparseError(f"dimension {dim} doesn't exist: S has the shape {tuple(S.shape)}.")
     return dim % S.ndim
 
 
+def whole(n: Any) -> int:
+    """A number of a dimension, as torch takes it: an int, or a tensor that is one."""
+    try:
+        return operator.index(n)
+    except TypeError as error:
+        raise SparseError(f"a dimension is a whole number, not {n!r}.") from error
+
+
 def as_dims(S: SparseTensor, dim: Any) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, Sequence) and len(dim) == 0):
         return tuple(range(S.ndim))
-    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = tuple(dim) if isinstance(dim, Sequence) else (dim,)
     wrapped = tuple(sorted([wrap(S, d) for d in dims]))
     if len(set(wrapped)) != len(wrapped):
         raise SparseError(f"a dimension appears twice in dim={dim}.")
@@ -84,11 +95,11 @@ def hand_back(
     if ids is None:
         ids = segs.ptr.diff().nonzero().squeeze(1)
         found = found.index_select(0, ids)
-    pattern = Pattern.from_keys(ids, kept)
+    pattern = Pattern._from_keys(ids, kept)
     if keepdim:
-        rows = iter(pattern.indices())
+        rows = iter(pattern._indices)
         index = torch.stack([next(rows) if d in keep else torch.zeros_like(ids) for d in range(n)])
-        pattern = Pattern.sorted(index, shown)
+        pattern = Pattern._trusted(index, shown)
     return make(pattern, entries_back(found, b), b)
 
 

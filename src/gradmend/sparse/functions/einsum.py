@@ -104,7 +104,7 @@ def _diagonal(S: SparseTensor, names: str) -> tuple[SparseTensor, str]:
     unique = "".join(dict.fromkeys(names))
     if unique == names:
         return S, names
-    index = S.pattern.indices()
+    index = S.pattern._indices
     same = torch.ones(S.nnz, dtype=torch.bool, device=S.device)
     for d, n in enumerate(names):
         same &= index[d] == index[names.index(n)]
@@ -123,7 +123,7 @@ def _at_entries(S: SparseTensor, names: str, others: list[tuple[str, Any]], outp
     entry = next(
         c for c in "zyxwvutsrqponmlkjihgfedcbaZ" if c not in "".join([names, output, *(n for n, _ in others)])
     )
-    index = S.pattern.indices()
+    index = S.pattern._indices
     terms, spelled = [S.values()], [entry]
     for n, x in others:
         shared = [c for c in dict.fromkeys(n) if c in names]
@@ -158,12 +158,12 @@ def _collect(
         # Nothing is summed: a sparse result, its dimensions in the order asked for.
         made = make(S.pattern, found)
         return made.permute([names.index(c) for c in output])
-    segs = S.pattern.segments(tuple(names.index(c) for c in kept))
+    segs = S.pattern._segments(tuple(names.index(c) for c in kept))
     total = segment_sum(found, segs)
     if len(kept) > 1:
         ids = segs.ids if segs.ids is not None else segs.ptr.diff().nonzero().squeeze(1)
         total = total if segs.ids is not None else total.index_select(0, ids)
-        made = make(Pattern.from_keys(ids, size), total)
+        made = make(Pattern._from_keys(ids, size), total)
         order = [*kept, *outer]
         return made.permute([order.index(c) for c in output])
     if segs.ids is not None:

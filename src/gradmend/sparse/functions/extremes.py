@@ -50,7 +50,7 @@ def _pick(S: SparseTensor, dim: int | None, keepdim: bool, largest: bool) -> tup
     _need_some(r)
     segs, S = r.segs, r.S
     over = [d for d in range(S.pattern.ndim) if d not in r.keep]
-    place = linear(S.pattern.indices()[over], tuple(S.pattern.size[d] for d in over))
+    place = linear(S.pattern._indices[over], tuple(S.pattern.size[d] for d in over))
     top = with_zeros(extreme(r.values, segs, largest, lowest(S.dtype, not largest)), r.zeros > 0, largest)
     hit = (r.values == spread(top, segs)) | r.values.isnan()
     nnz = S.nnz

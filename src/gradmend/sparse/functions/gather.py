@@ -20,6 +20,10 @@ def is_number(x: Any) -> bool:
 
 def at_entries(S: SparseTensor, X: Tensor) -> Tensor:
     """X, broadcast as usual, at the entries of S: something that goes with S.values()."""
+    if not isinstance(X, Tensor):
+        raise SparseError(
+            f"a sparse tensor is combined with tensors and numbers, not with {type(X).__name__}."
+        )
     if X.layout is not torch.strided:
         raise torchs_own()
     shape, extra = tuple(S.shape), S.ndim - X.dim()
@@ -66,4 +70,4 @@ def add_to_dense(S: SparseTensor, X: Tensor) -> Tensor:
     dtype = torch.promote_types(values.dtype, X.dtype)
     flat = X.to(dtype).reshape(*X.shape[:lead], math.prod(S.pattern.size), *X.shape[lead + n :])
     shape = (*flat.shape[:lead], S.nnz, *flat.shape[lead + 1 :])
-    return flat.index_add(lead, S.pattern.keys(), values.to(dtype).expand(shape)).reshape(X.shape)
+    return flat.index_add(lead, S.pattern._keys(), values.to(dtype).expand(shape)).reshape(X.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -41,7 +42,9 @@ def getitem(S: Any, index: Any) -> Any:
         if item is None:
             continue
         dim -= 1
-        if isinstance(item, slice):
+        if isinstance(out, Tensor):  # a number per item of the batch is left: an ordinary tensor
+            out = out[(slice(None),) * dim + (item,)]
+        elif isinstance(item, slice):
             out = slice_dim(out, dim, item)
         elif isinstance(item, int):
             out = select(out, dim, item)
@@ -77,7 +80,12 @@ def _spell_out(S: SparseTensor, index: tuple[Any, ...]) -> list[Any]:
                 made = made.long()
             items.append(int(made) if made.dim() == 0 and made.dtype != torch.bool else made)
         else:
-            items.append(int(item))
+            try:
+                items.append(operator.index(item))
+            except TypeError as error:
+                raise IndexError(
+                    f"an index is a number, a slice, a tensor or a mask, not {item!r}."
+                ) from error
     used = sum(1 for i in items if i is not None)
     return items + [slice(None)] * (S.ndim - used)
 
@@ -103,6 +111,8 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
     if isinstance(S, Tensor):
         return _dense_by_sparse(S, mask)
     S = sparsify(S)
+    if mask.dtype != torch.bool:
+        raise SparseError(f"a mask is boolean, not {mask.dtype}: write mask != 0.")
     if isinstance(mask, SparseTensor):
         mask = sparsify(mask)
         places = mask.indices()[:, mask.values().bool()]
@@ -114,7 +124,7 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
     chosen = at_entries(S, mask).nonzero().squeeze(1)
     flat = mask.reshape(-1).nonzero().squeeze(1)
     out = S.values().new_zeros(flat.shape[0])
-    return out.index_copy(0, torch.searchsorted(flat, S.pattern.keys()[chosen]), S.values()[chosen])
+    return out.index_copy(0, torch.searchsorted(flat, S.pattern._keys()[chosen]), S.values()[chosen])
 
 
 def _dense_by_sparse(X: Tensor, mask: SparseTensor) -> Tensor:
@@ -130,7 +140,7 @@ def sparse_mask(X: Any, S: SparseTensor) -> SparseTensor:
     """X at the places of S; a sparse X gives zero where it stores nothing."""
     if isinstance(X, Tensor):
         return S.like(at_entries(S, X))
-    there, at = find(X.pattern, S.pattern.keys())
+    there, at = find(X.pattern, S.pattern._keys())
     n = X.batch_dims
     values = X.values()
     shape = (*values.shape[:n], S.nnz, *values.shape[n + 1 :])

@@ -22,6 +22,8 @@ from gradmend.sparse.tensor import SparseTensor, make
 @implements("cat", "concat", "concatenate", method=False)
 def cat(tensors: Sequence[Any], dim: int = 0) -> SparseTensor:
     parts = [_as_sparse(x) for x in tensors]
+    if not parts:
+        raise SparseError("cat takes at least one tensor.")
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -50,7 +52,7 @@ def _cat_sparse(parts: list[SparseTensor], axis: int) -> SparseTensor:
     check_size("cat", tuple(size))
     rows, offset = [], 0
     for p in parts:
-        index = p.pattern.indices()
+        index = p.pattern._indices
         if offset:
             index = index.clone()
             index[axis] += offset
@@ -65,12 +67,14 @@ def _sorted(
     if unsorted:
         order = torch.argsort(linear(index, size))
         index, values = index[:, order], values.index_select(b, order)
-    return make(Pattern.sorted(index, size), values, b)
+    return make(Pattern._trusted(index, size), values, b)
 
 
 def _as_sparse(x: Any) -> SparseTensor:
     if isinstance(x, SparseTensor):
         return x
+    if not isinstance(x, Tensor):
+        raise SparseError(f"sparse tensors are joined with tensors, not with {type(x).__name__}.")
     made: SparseTensor = SparseTensor.from_dense(x)
     return made
 
@@ -93,7 +97,7 @@ def _spread_all(parts: list[SparseTensor]) -> list[SparseTensor]:
     for p in parts[1:]:
         whole = union(whole, p.pattern)[0]
     return [
-        p.like(spread(p, torch.searchsorted(whole.keys(), p.pattern.keys()), whole), whole) for p in parts
+        p.like(spread(p, torch.searchsorted(whole._keys(), p.pattern._keys()), whole), whole) for p in parts
     ]
 
 
@@ -119,15 +123,15 @@ def block_diag(*tensors: Any) -> SparseTensor:
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = tuple(tensors[0])
     parts = [_as_sparse(x) for x in tensors]
-    if any(p.pattern.ndim != 2 or p.batch_dims for p in parts):
+    if not parts or any(p.pattern.ndim != 2 or p.batch_dims or p.dense_dim() for p in parts):
         raise SparseError("block_diag takes matrices: tensors with 2 sparse dimensions and no batch.")
     rows, at = [], torch.zeros(2, 1, dtype=torch.int64, device=parts[0].device)
     for p in parts:
-        rows.append(p.pattern.indices() + at)
+        rows.append(p.pattern._indices + at)
         at = at + torch.tensor(p.pattern.size, device=at.device)[:, None]
     size = tuple(int(n) for n in at)
     check_size("block_diag", size)
-    return make(Pattern.sorted(torch.cat(rows, 1), size), torch.cat([p.values() for p in parts]))
+    return make(Pattern._trusted(torch.cat(rows, 1), size), torch.cat([p.values() for p in parts]))
 
 
 def batch(tensors: Sequence[SparseTensor]) -> SparseTensor:
@@ -146,5 +150,5 @@ def kron(a: Any, b: Any) -> SparseTensor:
     size = tuple(m * n for m, n in zip(a.pattern.size, b.pattern.size, strict=True))
     check_size("kron", size)
     scale = torch.tensor(b.pattern.size, device=a.device)[:, None, None]
-    index = (a.pattern.indices()[:, :, None] * scale + b.pattern.indices()[:, None, :]).flatten(1)
+    index = (a.pattern._indices[:, :, None] * scale + b.pattern._indices[:, None, :]).flatten(1)
     return _sorted(index, size, (a.values()[:, None] * b.values()).flatten(), 0)

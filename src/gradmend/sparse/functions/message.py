@@ -22,18 +22,25 @@ from gradmend.sparse.tensor import SparseTensor, make
 @implements("propagate")
 def propagate(S: SparseTensor, X: Tensor, reduce: str = "sum") -> Tensor:
     """out[i] = reduce over stored (i, j) of S[i, j] * X[j]; reduce is sum, mean, max or min."""
+    if not isinstance(S, SparseTensor):
+        raise SparseError("messages pass along a SparseTensor.")
     if reduce == "sum":
         return sparse_dense(S, X)
     if reduce not in ("mean", "max", "min"):
         raise SparseError(f"reduce={reduce!r}: messages are reduced by sum, mean, max or min.")
     if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim():
         raise SparseError(f"messages pass along a matrix, not the shape {tuple(S.shape)}.")
+    if not isinstance(X, Tensor) or X.dim() == 0 or X.shape[0] != S.shape[1]:
+        got = tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__
+        raise SparseError(
+            f"messages need a row of X for each of the {S.shape[1]} columns of S, and X is {got}."
+        )
     if reduce == "mean":
-        segs = S.pattern.segments((0,))
+        segs = S.pattern._segments((0,))
         share = spread(1 / counts(segs, S.values()).to(S.dtype), segs)
         return sparse_dense(S.like(S.values() * share), X)
     values, X = _agree(S.values(), X)
-    sent = X.index_select(0, S.pattern.col)
+    sent = X.index_select(0, S.pattern._col)
     sent = values.view(-1, *[1] * (X.dim() - 1)) * sent
     return aggregate(make(S.pattern, sent), reduce)
 
@@ -45,7 +52,7 @@ def aggregate(S: SparseTensor, reduce: str = "sum", dim: int = 1) -> Any:
     if not parts.sparse:
         raise SparseError(f"aggregate reduces a sparse dimension, and {dim} is not one.")
     keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
-    segs = S.pattern.segments(keep)
+    segs = S.pattern._segments(keep)
     values = entries_first(S)
     if reduce in ("sum", "mean"):
         found = segment_sum(values, segs)

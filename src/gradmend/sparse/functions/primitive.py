@@ -21,11 +21,13 @@ from gradmend.sparse.pattern import Pattern
 
 def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Tensor:
     """[nnz], [cols, k] -> [rows, k]; flipped, the transposed product: [rows, k] -> [cols, k]."""
+    if values.is_meta:
+        return _meta(values[:1], X[:1], pattern._size[1 if flip else 0], X.shape[1])
     if torch.compiler.is_compiling() and not transforming():
-        tptr, trow, perm = pattern.transposed()
-        return compiled.spmm(pattern.ptr, pattern.col, tptr, trow, perm, values, X, flip)
+        tptr, trow, perm = pattern._transposed()
+        return compiled.spmm(pattern._ptr, pattern._col, tptr, trow, perm, values, X, flip)
     if forward_mode() or torch.compiler.is_compiling():
-        source, target = (pattern.row, pattern.col) if flip else (pattern.col, pattern.row)
+        source, target = (pattern._row, pattern._col) if flip else (pattern._col, pattern._row)
         terms = values[:, None] * X.index_select(0, source)
         return terms.new_zeros(pattern.size[1 if flip else 0], X.shape[1]).index_add(0, target, terms)
     if plain(values, X):
@@ -35,14 +37,21 @@ def spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool = False) -> Ten
 
 def sddmm(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
     """[rows, k], [cols, k] -> [nnz]: A @ B.T at the entries."""
+    if A.is_meta:
+        return _meta(A[:1], B[:1], pattern.nnz, 1).squeeze(1)
     if torch.compiler.is_compiling() and not transforming():
-        tptr, trow, perm = pattern.transposed()
-        return compiled.sddmm(pattern.ptr, pattern.col, tptr, trow, perm, A, B)
+        tptr, trow, perm = pattern._transposed()
+        return compiled.sddmm(pattern._ptr, pattern._col, tptr, trow, perm, A, B)
     if forward_mode() or torch.compiler.is_compiling():
-        return (A.index_select(0, pattern.row) * B.index_select(0, pattern.col)).sum(1)
+        return (A.index_select(0, pattern._row) * B.index_select(0, pattern._col)).sum(1)
     if plain(A, B):
-        return kernels.sddmm(pattern.ptr, pattern.col, A, B, pattern.row)
+        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row, pattern._size)
     return apply(SDDMM, A, B, pattern)
+
+
+def _meta(a: Tensor, b: Tensor, rows: int, columns: int) -> Tensor:
+    """No numbers, but a shape, a dtype, and a graph."""
+    return (a.sum() * b.sum()).expand(rows, columns).clone()
 
 
 def transforming() -> bool:
@@ -71,9 +80,9 @@ def plain(a: Tensor, b: Tensor) -> bool:
 
 def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
     if flip:
-        ptr, row, perm = pattern.transposed()
-        return kernels.spmm(ptr, row, values, X, perm)
-    return kernels.spmm(pattern.ptr, pattern.col, values, X)
+        ptr, row, perm = pattern._transposed()
+        return kernels.spmm(ptr, row, values, X, perm, pattern._size[::-1])
+    return kernels.spmm(pattern._ptr, pattern._col, values, X, None, pattern._size)
 
 
 class SpMM(torch.autograd.Function):
@@ -93,10 +102,12 @@ class SpMM(torch.autograd.Function):
         d_values = d_X = None
         if all(ctx.needs_input_grad[:2]) and not ctx.flip and plain(values, grad):
             # No graph of this backward is wanted: both gradients in one pass over the entries.
-            ptr, col = ctx.pattern.ptr, ctx.pattern.col
-            tptr, trow, perm = ctx.pattern.transposed()
+            ptr, col = ctx.pattern._ptr, ctx.pattern._col
+            tptr, trow, perm = ctx.pattern._transposed()
             return (
-                *kernels.spmm_backward(ptr, col, tptr, trow, perm, values, X, grad, ctx.pattern.row),
+                *kernels.spmm_backward(
+                    ptr, col, tptr, trow, perm, values, X, grad, ctx.pattern._row, ctx.pattern._size
+                ),
                 None,
                 None,
             )
@@ -126,7 +137,7 @@ class SpMM(torch.autograd.Function):
 class SDDMM(torch.autograd.Function):
     @staticmethod
     def forward(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:
-        return kernels.sddmm(pattern.ptr, pattern.col, A, B, pattern.row)
+        return kernels.sddmm(pattern._ptr, pattern._col, A, B, pattern._row, pattern._size)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -23,8 +23,14 @@ def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
     if torch.compiler.is_compiling():
         return None
     values, pattern = S._values, S.pattern
-    ptr = pattern._ptr  # built already: the pattern is known to be no longer than it is full
-    if type(X) is not Tensor or ptr is None or values.dim() != 1 or values.dtype is not X.dtype:
+    ptr = pattern._kept_ptr  # built already: the pattern is known to be no longer than it is full
+    if (
+        type(X) is not Tensor
+        or ptr is None
+        or values.dim() != 1
+        or values.dtype is not X.dtype
+        or values.shape[0] != pattern._indices.shape[1]
+    ):
         return None
     if torch.is_grad_enabled() and (values.requires_grad or X.requires_grad):
         return None
@@ -35,10 +41,10 @@ def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
         return None
     if len(shape) != 2 or len(pattern._size) != 2 or shape[0] != pattern._size[1]:
         return None
-    if torch._C._is_any_autocast_enabled() or pattern._local is not None or X.device != values.device:
+    if torch._C._is_any_autocast_enabled() or pattern._kept_local is not None or X.device != values.device:
         return None
     if X.dtype in BAG and 0 < values.numel() * shape[1] < _TINY and bag is not None:
-        col = pattern.col
+        col = pattern._col
         if X.is_contiguous() and col.is_contiguous() and ptr.is_contiguous():  # it reads nothing else (2.13)
             return bag(X, col, ptr, False, 0, False, values, True, -1)[0]
-    return spmm(ptr, pattern.col, values, X) if values.dtype.is_floating_point else None
+    return spmm(ptr, pattern._col, values, X, None, pattern._size) if values.dtype.is_floating_point else None

@@ -18,7 +18,7 @@ def rebuild(S: SparseTensor, indices: Tensor, size: Size, take: Tensor | None, n
         order = torch.argsort(key)
         indices = indices[:, order]
         take = order if take is None else take[order]
-    return keep(S, Pattern.sorted(indices.contiguous(), size), take)
+    return keep(S, Pattern._trusted(indices.contiguous(), size), take)
 
 
 def keep(S: SparseTensor, pattern: Pattern, take: Tensor | None) -> SparseTensor:
@@ -29,4 +29,4 @@ def keep(S: SparseTensor, pattern: Pattern, take: Tensor | None) -> SparseTensor
 def only(S: SparseTensor, mask: Tensor) -> SparseTensor:
     """The entries where mask [nnz] holds."""
     take = mask.nonzero().squeeze(1)
-    return keep(S, Pattern.sorted(S.pattern.indices()[:, take], S.pattern.size), take)
+    return keep(S, Pattern._trusted(S.pattern._indices[:, take], S.pattern.size), take)

@@ -6,6 +6,7 @@ Zeros that aren't stored count, as they do in the dense tensor.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Reduction:
         self.S, self.keepdim, self.name = S, keepdim, name
         self.keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
         self.n = reduced_size(S, parts.sparse)
-        self.segs: Segments = S.pattern.segments(self.keep)
+        self.segs: Segments = S.pattern._segments(self.keep)
         self.values = entries_first(S)
 
     @property
@@ -81,10 +82,10 @@ def sum(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch
         S = S.to(torch.int64)
     if type(dim) is int and S.pattern.ndim == 2 and S.values().dim() == 1 and -2 <= dim < 2 and not keepdim:
         # Row and column sums of a matrix: what is asked most often takes the shortest way.
-        segs = S.pattern.segments((1 - dim % 2,))
+        segs = S.pattern._segments((1 - dim % 2,))
         if segs.ids is None:
             return segment_sum(S.values(), segs)
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+    if dim is None or (isinstance(dim, Sequence) and len(dim) == 0):
         total = S.values().sum()
         return total.reshape((1,) * S.ndim) if keepdim else total
     parts = split(S, as_dims(S, dim))
@@ -133,23 +134,31 @@ def prod(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torc
     whole = (r.segs.ptr.diff() == r.n).nonzero().squeeze(1)
     rest = r.values.shape[1:]
     found = r.values.new_zeros(r.segs.groups, *rest)
-    if whole.numel():
-        place = r.segs.ptr[whole][:, None] + torch.arange(r.n, device=S.device)
-        if r.segs.perm is not None:
-            place = r.segs.perm[place]
-        table = r.values.index_select(0, place.flatten()).unflatten(0, place.shape)
-        found = found.index_copy(0, whole, table.prod(1))
-    return r.done(found, 0)
+    # Also when none is full: the result is then zero, and so is its gradient, but it has one.
+    length = r.n if whole.numel() else 1
+    place = r.segs.ptr[whole][:, None] + torch.arange(length, device=r.segs.ptr.device)
+    if r.segs.perm is not None:
+        place = r.segs.perm[place]
+    table = r.values.index_select(0, place.flatten()).unflatten(0, place.shape)
+    return r.done(found.index_copy(0, whole, table.prod(1)), 0)
+
+
+def _some(dim: Any) -> None:
+    """torch's any and all take no dimensions to mean none, its sums take them to mean all: here it is neither."""
+    if isinstance(dim, Sequence) and len(dim) == 0:
+        raise SparseError("any and all of no dimensions: name the dimensions, or leave dim out.")
 
 
 @implements("any")
 def any(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
+    _some(dim)
     r = Reduction(S.like(S.values() != 0), dim, keepdim, "any")
     return r.done(extreme(r.values, r.segs, True, False), False)
 
 
 @implements("all")
 def all(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
+    _some(dim)
     r = Reduction(S.like(S.values() != 0), dim, keepdim, "all")
     found = extreme(r.values, r.segs, False, True)
     return r.done(found & (r.zeros == 0), r.n == 0)
@@ -175,10 +184,15 @@ def var(
         correction = 1 if unbiased else 0
     r = Reduction(S, dim, keepdim, "var")
     middle = segment_sum(r.values, r.segs) / r.n
-    away = (r.values - spread(middle, r.segs)).abs().square()
-    total = segment_sum(away, r.segs) + r.zeros * middle.abs().square()
+    away = _squared(r.values - spread(middle, r.segs))
+    total = segment_sum(away, r.segs) + r.zeros * _squared(middle)
     left = max(r.n - correction, 0)
     return r.done(total / left, 0.0 if left else math.nan)
+
+
+def _squared(x: Tensor) -> Tensor:
+    """|x|^2 without abs, which has no second derivative at 0."""
+    return (x * x.conj()).real if x.is_complex() else x * x
 
 
 @implements("std")

@@ -42,9 +42,9 @@ class SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, segs: Segments) -> Tensor:
         if segs.perm is None:
-            return kernels.segment_sum(segs.ptr, values)
+            return kernels.segment_sum(segs.ptr, values, known=True)
         # Putting entries in order first costs more than scattering them does.
-        return kernels.scatter_sum(segs.seg, values, segs.groups)
+        return kernels.scatter_sum(segs.seg, values, segs.groups, known=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -58,7 +58,7 @@ class SegmentSum(torch.autograd.Function):
 def spread(per_group: Tensor, segs: Segments) -> Tensor:
     """[groups, ...] -> [nnz, ...]: each entry gets its group's number."""
     if segs.seg.shape[0] > _FEW and not per_group.requires_grad and in_place_is_fine():
-        return kernels.gather(segs.seg, per_group)
+        return kernels.gather(segs.seg, per_group, segs.groups)
     return per_group.index_select(0, segs.seg)
 
 
@@ -84,7 +84,7 @@ def extreme(values: Tensor, segs: Segments, largest: bool, fill: float | int | b
     values = values.detach()
     if by_kernel(values) and values.dtype != torch.bool:
         kernel = kernels.segment_max if largest else kernels.segment_min
-        return kernel(segs.ptr, in_order(values, segs), fill)
+        return kernel(segs.ptr, in_order(values, segs), fill, known=True)
     if values.dtype == torch.bool:
         return extreme(values.to(torch.uint8), segs, largest, int(fill)).bool()
     if segs.perm is None and values.dim() == 1 and values.dtype.is_floating_point and values.is_cpu:

@@ -35,11 +35,11 @@ def select(S: SparseTensor, dim: int, index: int) -> Any:
     take = _equal(S.pattern, axis, index % n)
     rest = [i for i in range(S.pattern.ndim) if i != axis]
     size = tuple(S.pattern.size[i] for i in rest)
-    return keep(S, Pattern.sorted(S.pattern.indices()[rest][:, take], size), take)
+    return keep(S, Pattern._trusted(S.pattern._indices[rest][:, take], size), take)
 
 
 def _equal(pattern: Pattern, axis: int, index: int) -> Tensor:
-    places = pattern.indices()[axis]
+    places = pattern._indices[axis]
     if axis == 0:
         wanted = torch.tensor([index, index + 1], device=pattern.device)
         a, b = torch.searchsorted(places.contiguous(), wanted).tolist()
@@ -67,14 +67,14 @@ def slice_dim(S: SparseTensor, dim: int, part: slice) -> SparseTensor:
         index = (slice(start, stop, step),)
         return _on_values(S, d, lambda v, at: v[(slice(None),) * at + index])
     axis = parts.sparse[0]
-    places = S.pattern.indices()
+    places = S.pattern._indices
     inside = (places[axis] >= start) & (places[axis] < stop)
     if step > 1:
         inside &= (places[axis] - start) % step == 0
     take = inside.nonzero().squeeze(1)
     index_new = places[:, take].clone()
     index_new[axis] = (index_new[axis] - start) // step
-    return keep(S, Pattern.sorted(index_new, _resized(S, axis, count)), take)
+    return keep(S, Pattern._trusted(index_new, _resized(S, axis, count)), take)
 
 
 def _resized(S: SparseTensor, axis: int, count: int) -> tuple[int, ...]:
@@ -98,7 +98,13 @@ def narrow(S: SparseTensor, dim: int, start: int, length: int) -> SparseTensor:
 def index_select(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     """Rows (columns, ...) in any order, as often as asked."""
     d = wrap(S, dim)
-    index = torch.as_tensor(index, device=S.device)
+    index = torch.as_tensor(index, device=S.pattern.device)
+    if index.dtype not in (torch.int64, torch.int32) or index.dim() > 1:
+        if index.numel() or index.dim() > 1:
+            raise SparseError(
+                f"index_select takes one vector of int64 or int32, not {index.dtype} {tuple(index.shape)}."
+            )
+        index = index.long()
     if index.dim() == 0:
         index = index[None]
     n = S.shape[d]
@@ -108,7 +114,7 @@ def index_select(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.index_select(at, index % n))
     axis = parts.sparse[0]
-    order, places = None, S.pattern.indices()[axis]
+    order, places = None, S.pattern._indices[axis]
     if axis:
         places, order = torch.sort(places, stable=True)
     places = places.contiguous()
@@ -128,7 +134,7 @@ def index_select(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     target, take = torch.cat([empty, *targets]), torch.cat([empty, *entries])
     if order is not None:
         take = order[take]
-    moved = S.pattern.indices()[:, take].clone()
+    moved = S.pattern._indices[:, take].clone()
     moved[axis] = target
     return rebuild(S, moved, _resized(S, axis, index.shape[0]), take, "index_select")
 
@@ -144,9 +150,9 @@ def mask_dim(S: SparseTensor, dim: int, mask: Tensor) -> SparseTensor:
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.index_select(at, mask.nonzero().squeeze(1)))
     axis = parts.sparse[0]
-    places = S.pattern.indices()[axis]
+    places = S.pattern._indices[axis]
     take = mask[places].nonzero().squeeze(1)
-    moved = S.pattern.indices()[:, take].clone()
+    moved = S.pattern._indices[:, take].clone()
     # Ranks among the chosen rows, in pieces: a cumulative sum would be as long as the mask.
     rank, before = torch.empty_like(moved[axis]), 0
     for at in range(0, mask.shape[0], _CHUNK):
@@ -155,7 +161,7 @@ def mask_dim(S: SparseTensor, dim: int, mask: Tensor) -> SparseTensor:
         rank[here] = before + ranks[moved[axis][here] - at] - 1
         before += int(ranks[-1])
     moved[axis] = rank
-    return keep(S, Pattern.sorted(moved, _resized(S, axis, before)), take)
+    return keep(S, Pattern._trusted(moved, _resized(S, axis, before)), take)
 
 
 def lookup(S: SparseTensor, index: Sequence[Tensor]) -> Tensor:

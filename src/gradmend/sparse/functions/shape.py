@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError, unsupported
+from gradmend.sparse.errors import SparseError
 from gradmend.sparse.functions.dims import as_dims, split, wrap
 from gradmend.sparse.functions.rebuild import rebuild
 from gradmend.sparse.pattern import Pattern
@@ -29,7 +30,7 @@ def sparsify(S: SparseTensor) -> SparseTensor:
         unlinear(torch.arange(b, device=device), tuple(lead))
         if lead
         else torch.empty(0, b, dtype=torch.int64),
-        S.pattern.indices(),
+        S.pattern._indices,
         unlinear(torch.arange(d, device=device), tuple(tail))
         if tail
         else torch.empty(0, d, dtype=torch.int64),
@@ -40,7 +41,7 @@ def sparsify(S: SparseTensor) -> SparseTensor:
         for k, part in enumerate(parts)
         for axis in part
     ]
-    pattern = Pattern.sorted(torch.stack(rows), (*lead, *S.pattern.size[:n], *tail))
+    pattern = Pattern._trusted(torch.stack(rows), (*lead, *S.pattern.size[:n], *tail))
     return make(pattern, S.values().reshape(-1))
 
 
@@ -97,11 +98,11 @@ def _permute_sparse(S: SparseTensor, order: tuple[int, ...]) -> SparseTensor:
     if order == tuple(range(len(order))):
         return S
     if len(order) == 2:
-        perm = S.pattern.transposed()[2] if not is_wide(max(S.pattern.size), S.pattern.nnz) else None
+        perm = S.pattern._transposed()[2] if not is_wide(max(S.pattern.size), S.pattern.nnz) else None
         if perm is not None:
             return make(S.pattern.flipped(), S.values().index_select(S.batch_dims, perm), S.batch_dims)
     size = tuple(S.pattern.size[d] for d in order)
-    return rebuild(S, S.pattern.indices()[list(order)], size, None, "permute")
+    return rebuild(S, S.pattern._indices[list(order)], size, None, "permute")
 
 
 @implements("movedim", "moveaxis")
@@ -123,6 +124,8 @@ def reshape(S: SparseTensor, *shape: Any) -> SparseTensor:
     total = S.numel()
     if new.count(-1) > 1:
         raise SparseError(f"reshape{new}: only one dimension can be -1.")
+    if any(n < -1 for n in new):
+        raise SparseError(f"reshape{new}: dimensions are not negative.")
     if -1 in new:
         rest = math.prod(n for n in new if n != -1)
         new = tuple((total // rest if rest else 0) if n == -1 else n for n in new)
@@ -139,7 +142,7 @@ def reshape(S: SparseTensor, *shape: Any) -> SparseTensor:
         raise SparseError("a sparse tensor keeps at least one dimension: use S.sum() for a number.")
     inner = new[b:end]
     check_size("reshape", inner)
-    return make(Pattern.sorted(unlinear(S.pattern.keys(), inner), inner), S.values(), b)
+    return make(Pattern._trusted(unlinear(S.pattern._keys(), inner), inner), S.values(), b)
 
 
 @implements("flatten")
@@ -177,11 +180,11 @@ def unsqueeze(S: SparseTensor, dim: int) -> SparseTensor:
         return make(S.pattern, S.values().unsqueeze(d), b + 1)
     if d > b + n:
         return make(S.pattern, S.values().unsqueeze(d - n + 1), b)
-    index = S.pattern.indices()
+    index = S.pattern._indices
     at = d - b
     rows = torch.cat([index[:at], torch.zeros_like(index[:1]), index[at:]])
     size = (*S.pattern.size[:at], 1, *S.pattern.size[at:])
-    return make(Pattern.sorted(rows, size), S.values(), b)
+    return make(Pattern._trusted(rows, size), S.values(), b)
 
 
 @implements("squeeze")
@@ -195,7 +198,7 @@ def squeeze(S: SparseTensor, dim: Any = None) -> Any:
                 continue
             stay = [i for i in range(S.pattern.ndim) if i != parts.sparse[0]]
             size = tuple(S.pattern.size[i] for i in stay)
-            S = make(Pattern.sorted(S.pattern.indices()[stay], size), S.values(), S.batch_dims)
+            S = make(Pattern._trusted(S.pattern._indices[stay], size), S.values(), S.batch_dims)
         elif parts.batch:
             S = make(S.pattern, S.values().squeeze(d), S.batch_dims - 1)
         else:
@@ -205,12 +208,15 @@ def squeeze(S: SparseTensor, dim: Any = None) -> Any:
 
 @implements("flip")
 def flip(S: SparseTensor, *dims: Any) -> SparseTensor:
-    parts = split(S, as_dims(S, _ints(dims)))
+    over = _ints(dims)
+    if not over:
+        return S
+    parts = split(S, as_dims(S, over))
     values = S.values()
     outer = [*parts.batch, *(S.batch_dims + 1 + d for d in parts.dense)]
     if outer:
         values = values.flip(outer)
-    index = S.pattern.indices().clone()
+    index = S.pattern._indices.clone()
     for d in parts.sparse:
         index[d] = S.pattern.size[d] - 1 - index[d]
     return rebuild(S.like(values), index, S.pattern.size, None, "flip")
@@ -226,12 +232,10 @@ def flipud(S: SparseTensor) -> SparseTensor:
     return flip(S, 0)
 
 
-@implements("expand", "expand_as", "broadcast_to", "repeat", "tile")
-def expand(S: SparseTensor, *unused: Any) -> SparseTensor:
-    raise unsupported("expand")
-
-
 def _ints(args: Sequence[Any]) -> tuple[int, ...]:
     if len(args) == 1 and not isinstance(args[0], int):
         args = args[0]
-    return tuple(int(n) for n in args)
+    try:
+        return tuple(operator.index(n) for n in args)
+    except TypeError as error:
+        raise SparseError(f"whole numbers are needed, not {args!r}.") from error

@@ -20,7 +20,7 @@ def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> S
     if dtype is not None:
         S = S.to(dtype)
     if S.pattern.ndim == 2 and S.values().dim() == 1 and dim in (0, 1, -1):
-        return S.like(segment_softmax(S.values(), S.pattern.segments((0 if dim else 1,)), log))
+        return S.like(segment_softmax(S.values(), S.pattern._segments((0 if dim else 1,)), log))
     dim = wrap(S, dim)
     parts = split(S, (dim,))
     f = torch.log_softmax if log else torch.softmax
@@ -29,7 +29,7 @@ def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> S
     if parts.dense:
         return S.like(f(S.values(), S.batch_dims + 1 + parts.dense[0]))
     keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
-    values = segment_softmax(entries_first(S), S.pattern.segments(keep), log)
+    values = segment_softmax(entries_first(S), S.pattern._segments(keep), log)
     return S.like(entries_back(values, S.batch_dims))
 
 
@@ -51,7 +51,7 @@ class SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, segs: Segments, log: bool) -> Tensor:
         kernel = kernels.segment_log_softmax if log else kernels.segment_softmax
-        return _out_of_order(kernel(segs.ptr, in_order(values, segs)), segs)
+        return _out_of_order(kernel(segs.ptr, in_order(values, segs), known=True), segs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -64,7 +64,7 @@ class SegmentSoftmax(torch.autograd.Function):
         if plain(out, grad):
             kernel = kernels.segment_log_softmax_backward if ctx.log else kernels.segment_softmax_backward
             return (
-                _out_of_order(kernel(segs.ptr, in_order(out, segs), in_order(grad, segs)), segs),
+                _out_of_order(kernel(segs.ptr, in_order(out, segs), in_order(grad, segs), known=True), segs),
                 None,
                 None,
             )

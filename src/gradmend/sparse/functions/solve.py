@@ -76,8 +76,14 @@ def nested_forward() -> bool:
 
 
 def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
+    if not isinstance(A, SparseTensor):
+        raise SparseError(f"a sparse solve takes a SparseTensor, not {type(A).__name__}.")
     if A.pattern.ndim != 2 or A.batch_dims or A.dense_dim() or A.shape[0] != A.shape[1]:
         raise SparseError(f"a solve takes a square sparse matrix, not the shape {tuple(A.shape)}.")
+    if not isinstance(b, Tensor) or b.dim() == 0:
+        raise SparseError("a solve takes a right side with at least one dimension.")
+    if not (A.is_floating_point() or A.is_complex()):
+        raise SparseError(f"a solve takes floating-point numbers, not {A.dtype}: convert with .double().")
     if b.shape[0] != A.shape[0]:
         raise SparseError(f"the right side has {b.shape[0]} rows and the matrix {A.shape[0]}.")
     if b.dtype != A.dtype:

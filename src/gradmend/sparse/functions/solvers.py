@@ -22,7 +22,7 @@ def direct(values: Tensor, b: Tensor, pattern: Pattern, flip: bool) -> Tensor:
             "a direct sparse solve uses scipy's LU: install scipy, or use gradmend.sparse.cg for symmetric "
             "positive definite matrices and solve_triangular for triangular ones."
         ) from missing
-    index = pattern.indices().cpu().numpy()
+    index = pattern._indices.cpu().numpy()
     wide = values.detach().cpu()
     wide = wide.to(torch.complex128 if wide.is_complex() else torch.float64)
     A = scipy.sparse.csc_array((wide.numpy(), (index[0], index[1])), shape=pattern.size)
@@ -42,7 +42,7 @@ class Triangular:
     unit: bool
 
     def __call__(self, values: Tensor, b: Tensor, pattern: Pattern, flip: bool) -> Tensor:
-        row, col = (pattern.col, pattern.row) if flip else (pattern.row, pattern.col)
+        row, col = (pattern._col, pattern._row) if flip else (pattern._row, pattern._col)
         local, row, col = _occupied(row, col)
         x = b.detach().index_select(0, local)
         values = values.detach()
@@ -101,8 +101,8 @@ class ConjugateGradients:
 
         scale: Any = 1
         if self.jacobi:
-            on = (pattern.row == pattern.col).nonzero().squeeze(1)
-            scale = b.new_ones(b.shape[0], 1).index_copy(0, pattern.row[on], 1 / values[on, None])
+            on = (pattern._row == pattern._col).nonzero().squeeze(1)
+            scale = b.new_ones(b.shape[0], 1).index_copy(0, pattern._row[on], 1 / values[on, None])
         x = torch.zeros_like(b)
         r = b.clone()
         z = scale * r

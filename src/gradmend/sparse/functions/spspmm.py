@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import SparseError
-from gradmend.sparse.functions.matmul import _agree
+from gradmend.sparse.functions.matmul import _agree, _broadcast
 from gradmend.sparse.functions.place import in_place_is_fine
 from gradmend.sparse.functions.primitive import apply, plain
 from gradmend.sparse.kernels import gustavson
 from gradmend.sparse.kernels.plain import conj, wide
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.places import aside, check_size, order_of
+from gradmend.sparse.places import aside, check_size, order_of, unlinear
 from gradmend.sparse.tensor import SparseTensor, make
 
 _CHUNK = 1 << 21  # terms at a time
@@ -37,17 +37,17 @@ class Plan:
         self.size = (A.size[0], B.size[1])
         check_size("A @ B", self.size)
         with aside():
-            self.row, self.col = A.row, B.col
-            self.first, self.count = _runs(A.col, B)
+            self.row, self.col = A._row, B._col
+            self.first, self.count = _runs(A._col, B)
             self.total = int(self.count.sum())
             self.kept: Triples | None = None
             self.product: gustavson.Product | None = None
-            local, other = A.local(), B.local()
+            local, other = A._local(), B._local()
             pairs = gustavson.Pairs(
-                local.pattern.ptr,
+                local.pattern._ptr,
                 self.first,
                 self.first + self.count,
-                other.pattern.col.contiguous(),
+                other.pattern._col.contiguous(),
                 other.pattern.size[1],
                 self.total,
             )
@@ -64,7 +64,7 @@ class Plan:
             self.kept = (left, right, slot)
         else:
             keys = _unique(torch.cat([_unique(self._keys(*pair))[0] for pair in self._pairs()]))[0]
-        return Pattern.from_keys(keys, self.size)
+        return Pattern._from_keys(keys, self.size)
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         device, nnz = self.row.device, self.row.shape[0]
@@ -85,7 +85,7 @@ class Plan:
 
     def _fresh(self) -> Iterator[Triples]:
         for left, right in self._pairs():
-            yield left, right, torch.searchsorted(self.pattern.keys(), self._keys(left, right))
+            yield left, right, torch.searchsorted(self.pattern._keys(), self._keys(left, right))
 
     def terms(self) -> Iterator[Triples]:
         return iter((self.kept,)) if self.kept is not None else self._fresh()
@@ -96,11 +96,11 @@ class Plan:
 
 def _runs(wanted: Tensor, B: Pattern) -> tuple[Tensor, Tensor]:
     """Where the entries of B begin that each wanted row has, and how many they are."""
-    if B.local().row_ids is None:
-        first = B.ptr[wanted]
-        return first, B.ptr[wanted + 1] - first
+    if B._local().row_ids is None:
+        first = B._ptr[wanted]
+        return first, B._ptr[wanted + 1] - first
     # By search, not by pointers: those would be as long as B's rows.
-    at, wanted = B.row.contiguous(), wanted.contiguous()
+    at, wanted = B._row.contiguous(), wanted.contiguous()
     first = torch.searchsorted(at, wanted)
     return first, torch.searchsorted(at, wanted, right=True) - first
 
@@ -114,9 +114,9 @@ def _pattern(
         index = torch.stack(
             [axis if ids is None else ids[axis] for axis, ids in zip(index, (rows, cols), strict=True)]
         )
-    made = Pattern.sorted(index, size)
+    made = Pattern._trusted(index, size)
     if rows is None:
-        made._ptr = torch.from_numpy(p.ptr)
+        made._kept_ptr = torch.from_numpy(p.ptr)
     return made
 
 
@@ -188,7 +188,23 @@ class Contract(torch.autograd.Function):
         return d_x, d_y, None, None
 
 
+def _blocks(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """[*batch, r, c] @ [*batch, c, d], all dimensions sparse: one product of blocks down a diagonal."""
+    lead = a.pattern.size[:-2]
+    if b.pattern.size[:-2] != lead or a.shape[-1] != b.shape[-2]:
+        raise SparseError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} can't be multiplied.")
+    left, right = (make(x.pattern._diagonal_blocks(), x.values()) for x in (a, b))
+    made = sparse_sparse(left, right)
+    (r, d), index = (a.shape[-2], b.shape[-1]), made.pattern._indices
+    places = [*unlinear(index[0] // r, lead), index[0] % r, index[1] % d]
+    return make(Pattern._trusted(torch.stack(places), (*lead, r, d)), made.values())
+
+
 def sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
+    if a.pattern.ndim == b.pattern.ndim > 2 and not (
+        a.dense_dim() or b.dense_dim() or a.batch_dims or b.batch_dims
+    ):
+        return _blocks(a, b)
     if a.dense_dim() or b.dense_dim() or a.pattern.ndim > 2 or b.pattern.ndim > 2:
         raise SparseError(
             f"S @ S takes matrices or vectors, not the shapes {tuple(a.shape)} and {tuple(b.shape)}: "
@@ -197,6 +213,8 @@ def sparse_sparse(a: SparseTensor, b: SparseTensor) -> Any:
     if a.shape[-1] != b.shape[max(b.ndim - 2, b.batch_dims)]:
         raise SparseError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} can't be multiplied.")
     if a.batch_dims or b.batch_dims:
+        if a.pattern.ndim != 2 or b.pattern.ndim != 2:
+            raise SparseError("S @ S with batch dimensions takes matrices: use S.unbatch() first.")
         return _batched(a, b)
     if a.pattern.ndim == 1 and b.pattern.ndim == 1:
         return (a * b).sum()
@@ -219,7 +237,7 @@ def _batched(a: SparseTensor, b: SparseTensor) -> SparseTensor:
     va, vb = _agree(a.values(), b.values())
     n = max(a.batch_dims, b.batch_dims)
     va, vb = va[(None,) * (n - a.batch_dims)], vb[(None,) * (n - b.batch_dims)]
-    lead = torch.broadcast_shapes(va.shape[:-1], vb.shape[:-1])
+    lead = _broadcast(va.shape[:-1], vb.shape[:-1])
     values = va.new_zeros(*lead, plan.pattern.nnz)
     for left, right, slot in plan.terms():
         values = values.index_add(n, slot, va.index_select(n, left) * vb.index_select(n, right))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from gradmend.sparse.dispatch import Op, implements
 from gradmend.sparse.errors import dense_result
-from gradmend.sparse.tensor import SparseTensor
+from gradmend.sparse.tensor import SparseTensor, make
 
 # f(0) = 0, whatever the other arguments are.
 KEEPS_ZERO = (
@@ -55,21 +56,32 @@ DENSE_AT_ZERO = {
     "full_like": "one number everywhere",
     "rand_like": "random numbers everywhere",
     "randn_like": "random numbers everywhere",
-    "empty_like": "any numbers everywhere",
     "softmax2d": "exp(0) = 1",
     "alpha_dropout": "dropped entries become a negative number",
 }
 
 
 def _on_values(name: str, f: Any) -> Op:
+    at = _place_of_inplace(f)
+
     def op(S: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
         kwargs.pop("inplace", None)
         kwargs.pop("out", None)
+        if at is not None and len(args) > at:  # given by its place: the user's values are never written to
+            args = (*args[:at], False, *args[at + 1 :])
         return S.like(f(S.values(), *args, **kwargs))
 
     op.__name__ = name
     op.__doc__ = f"{name} of the stored entries: {name}(0) = 0, so the pattern stays."
     return op
+
+
+def _place_of_inplace(f: Any) -> int | None:
+    try:
+        names = list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):  # a builtin: those take no `inplace`
+        return None
+    return names.index("inplace") - 1 if "inplace" in names else None
 
 
 def _dense(name: str, why: str) -> Op:
@@ -140,3 +152,12 @@ def nan_to_num(S: SparseTensor, nan: float | None = None, **bounds: Any) -> Spar
 def zeros_like(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -> SparseTensor:
     """The same pattern, all values zero."""
     return S.like(torch.zeros_like(S.values(), dtype=dtype))
+
+
+@implements("empty_like")
+def empty_like(
+    S: SparseTensor, *, dtype: torch.dtype | None = None, device: Any = None, **unused: Any
+) -> SparseTensor:
+    """The same pattern with any values: what `module.to_empty()` makes of a buffer."""
+    values = torch.empty_like(S.values(), dtype=dtype, device=device)
+    return make(S.pattern.to(values.device), values, S.batch_dims)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradmend.sparse.errors import PatternError
 from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import home
 from gradmend.sparse.tensor import SparseTensor
 
 
@@ -18,6 +19,7 @@ def from_csr(crow: Any, col: Any, values: Tensor, size: Sequence[int] | None = N
     _check(crow, col, "row")
     rows = crow.shape[0] - 1
     size = (rows, _width(col)) if size is None else tuple(size)[:2]
+    _fits(size, 0, rows, "row")
     row = torch.repeat_interleave(torch.arange(rows, device=col.device), crow.diff())
     return SparseTensor(Pattern(torch.stack([row, col]), size), values)
 
@@ -27,6 +29,7 @@ def from_csc(ccol: Any, row: Any, values: Tensor, size: Sequence[int] | None = N
     _check(ccol, row, "column")
     cols = ccol.shape[0] - 1
     size = (_width(row), cols) if size is None else tuple(size)[:2]
+    _fits(size, 1, cols, "column")
     col = torch.repeat_interleave(torch.arange(cols, device=row.device), ccol.diff())
     return SparseTensor(Pattern(torch.stack([row, col]), size), values)
 
@@ -40,6 +43,8 @@ def from_bsr(crow: Any, col: Any, values: Tensor, size: Sequence[int] | None = N
         )
     _check(crow, col, "row")
     row = torch.repeat_interleave(torch.arange(crow.shape[0] - 1, device=col.device), crow.diff())
+    if size is not None:
+        _fits(tuple(size), 0, (crow.shape[0] - 1) * values.shape[1], "row")
     return from_blocks(torch.stack([row, col]), values, size, crow.shape[0] - 1)
 
 
@@ -65,8 +70,22 @@ def block_pattern(
     return Pattern(torch.stack([row, col]), tuple(size)[:2])
 
 
+def _fits(size: Sequence[int], dim: int, n: int, what: str) -> None:
+    if len(size) < 2 or size[dim] != n:
+        raise PatternError(
+            f"the {what} pointers are for {n} {what}s, and the size {tuple(size)} has another number."
+        )
+
+
 def _index(x: Any, values: Tensor) -> Tensor:
-    return torch.as_tensor(x, device=values.device).to(torch.int64)
+    if not isinstance(values, Tensor):
+        raise PatternError(f"values are a tensor, not {type(values).__name__}: torch.tensor(values).")
+    found = torch.as_tensor(x, device=home() if values.is_meta else values.device)
+    if found.is_floating_point() or found.is_complex() or found.dim() != 1:
+        raise PatternError(
+            f"indices are one vector of whole numbers, not {found.dtype} {tuple(found.shape)}."
+        )
+    return found.to(torch.int64)
 
 
 def _width(index: Tensor) -> int:

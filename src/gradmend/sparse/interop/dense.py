@@ -11,7 +11,7 @@ from torch import Tensor
 from gradmend.sparse.errors import PatternError
 from gradmend.sparse.functions.gather import pick
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.tensor import SparseTensor, make
+from gradmend.sparse.tensor import SparseTensor, make, picked
 
 
 def from_dense(X: Any, mask: Any = None, *, sparse_dims: int | None = None) -> SparseTensor:
@@ -29,9 +29,11 @@ def from_dense(X: Any, mask: Any = None, *, sparse_dims: int | None = None) -> S
             mask = mask.flatten(n).any(-1) if n < X.dim() else mask
         if mask.dtype != torch.bool:
             raise PatternError(f"a mask is boolean, not {mask.dtype}: write mask != 0.")
-        pattern = Pattern.sorted(mask.nonzero().t().contiguous(), tuple(mask.shape))
+        pattern = Pattern._trusted(mask.nonzero().t().contiguous(), tuple(mask.shape))
     if pattern.size != tuple(X.shape[: pattern.ndim]):
         raise PatternError(f"the mask is for the shape {pattern.size}, and X has the shape {tuple(X.shape)}.")
+    if X.requires_grad and X.is_leaf and torch.is_grad_enabled():
+        return picked(pattern, X)  # read by each operation: S may be made once and trained for ever
     return make(pattern, pick(X, pattern))
 
 

@@ -11,6 +11,7 @@ from gradmend.sparse.errors import PatternError, SparseError
 from gradmend.sparse.interop.compressed import from_blocks, from_csc, from_csr
 from gradmend.sparse.interop.dense import from_dense
 from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import order_of, pointers
 from gradmend.sparse.tensor import SparseTensor, make
 
 
@@ -114,9 +115,12 @@ def build(values: Tensor, pattern: Pattern, layout: torch.layout, block: Any = N
             f"{layout} takes 2 sparse dimensions, and S has {pattern.ndim}: use to_sparse_coo()."
         )
     if layout == torch.sparse_csr:
-        return torch.sparse_csr_tensor(pattern.ptr, pattern.col, values, **options)
-    ptr, row, perm = pattern.transposed()
-    csc = torch.sparse_csc_tensor(ptr, row, values[perm], **options)
+        # Made for the caller, who may write to them: what the pattern keeps is never handed out.
+        ptr = pointers(pattern._indices[0], pattern.size[0])
+        return torch.sparse_csr_tensor(ptr, pattern._col.clone(), values, **options)
+    row, col = pattern._indices
+    perm = order_of(col * pattern.size[0] + row)
+    csc = torch.sparse_csc_tensor(pointers(col[perm], pattern.size[1]), row[perm], values[perm], **options)
     if layout == torch.sparse_csc:
         return csc
     coo = torch.sparse_coo_tensor(pattern.indices(), values, is_coalesced=True, **options)

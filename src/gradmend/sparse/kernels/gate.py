@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -20,8 +21,7 @@ _SIZES = {"f32": 4, "f64": 8, "bf16": 4, "f16": 4}  # bytes of a lane as compute
 class Plan(NamedTuple):
     tag: str  # how elements lie in memory
     wide: str  # and how sums of them are kept
-    width: int  # lanes held at once
-    exact: bool  # width divides k: no lane is masked
+    runs: tuple[int, int, int]  # lanes held at once, lanes of the tail or 0, valid lanes of the last run
 
 
 @cache
@@ -31,10 +31,15 @@ def _features() -> dict[str, bool] | None:
         return None
     try:
         from llvmlite.binding import get_host_cpu_features
+        from numba.core import config
 
         from gradmend.sparse.kernels import compiled  # noqa: F401  # a numba that does not import is no numba
     except Exception:
         return None
+    # NUMBA_CPU_FEATURES: what numba compiles for, whatever the machine has.
+    wanted: str | None = getattr(config, "CPU_FEATURES", None)
+    if wanted is not None:
+        return {word[1:]: word[0] == "+" for word in wanted.split(",") if word}
     try:
         return dict(get_host_cpu_features())
     except RuntimeError:  # a CPU that LLVM can't ask
@@ -52,17 +57,35 @@ def plan(dtype: torch.dtype, k: int) -> Plan | None:
     tag = _TAGS.get(dtype)
     if tag is None or k == 0 or (features := _features()) is None:
         return None
-    if tag == "f16" and not (features.get("f16c") or features.get("fullfp16")):
+    if tag == "f16" and not (features.get("f16c") or features.get("fullfp16") or features.get("fp-armv8")):
         return None
-    masks = features.get("avx512f", False)
-    most = (512 if masks else 256) // _SIZES[tag]
-    if masks or k == 1:
-        width = min(most, 1 << (k - 1).bit_length())
-    else:  # masked lanes are slow here: take the widest run that divides k
-        width = min(most, k & -k)
-        if width < 4:
-            return None
-    return Plan(tag, "f64" if tag == "f64" else "f32", width, k % width == 0)
+    return Plan(tag, "f64" if tag == "f64" else "f32", runs(k, *lanes_of(tag, features)))
+
+
+def lanes_of(tag: str, features: Mapping[str, bool]) -> tuple[int, bool]:
+    """How many lanes a register has, and whether the machine can leave some of them out when it reads and writes."""
+    small = tag in ("bf16", "f16")
+    if features.get("avx512f"):
+        return 64 // _SIZES[tag], not small or bool(features.get("avx512bw") and features.get("avx512vl"))
+    if features.get("avx"):
+        return 32 // _SIZES[tag], not small
+    return 16 // _SIZES[tag], False
+
+
+def runs(k: int, lanes: int, masks: bool) -> tuple[int, int, int]:
+    """k elements as runs of up to eight registers, whole lanes and a tail."""
+    most = 8 * lanes
+    for width in range(most, most // 2 - 1, -lanes):
+        if k % width == 0:
+            return width, 0, width
+    left = k % most
+    if left < lanes:  # a register of its own size
+        width = 1 << (left - 1).bit_length()
+        step = width
+    else:
+        width, step = -(-left // lanes) * lanes, lanes
+    valid = width if left == width else (-step if masks else left)
+    return (most, width, valid) if k > most else (width, 0, valid)
 
 
 def usable(*tensors: Tensor) -> bool:

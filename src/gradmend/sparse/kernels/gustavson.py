@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradmend.sparse.kernels.checks import address, operand
 from gradmend.sparse.kernels.gate import SMALL, available
 from gradmend.sparse.kernels.plain import wide
 from gradmend.sparse.kernels.team import run, threads_for
@@ -51,6 +52,11 @@ class Product:
     index: np.ndarray[Any, Any]  # [2, nnz]
 
     @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Entries of A, of B and of the product."""
+        return self.pairs[2].shape[0], self.pairs[4].shape[0], self.index.shape[1]
+
+    @property
     def where(self) -> tuple[Any, ...]:
         return *self.pairs, self.ptr, self.index[1]
 
@@ -80,7 +86,7 @@ def product_of(pairs: Pairs) -> Product:
 def multiply(p: Product, a: Tensor, b: Tensor) -> Tensor:
     from gradmend.sparse.kernels import compiled_gustavson as compiled
 
-    x, y = _array(a), _array(b)
+    x, y = _array(a, p.lengths[0]), _array(b, p.lengths[1])
     out = np.zeros(p.index.shape[1], x.dtype)
     run(compiled.multiply, p.total, *p.where, x, y, out)
     return torch.from_numpy(out).to(a.dtype)
@@ -90,7 +96,7 @@ def left(p: Product, b: Tensor, g: Tensor) -> Tensor:
     """Summed into the entries of A."""
     from gradmend.sparse.kernels import compiled_gustavson as compiled
 
-    y, z = _array(b), _array(g)
+    y, z = _array(b, p.lengths[1]), _array(g, p.lengths[2])
     out = np.zeros(p.pairs[2].shape[0], y.dtype)
     run(compiled.left, p.total, *p.where, y, z, out)
     return torch.from_numpy(out).to(b.dtype)
@@ -100,7 +106,7 @@ def right(p: Product, g: Tensor, a: Tensor) -> Tensor:
     """Summed into the entries of B."""
     from gradmend.sparse.kernels import compiled_gustavson as compiled
 
-    x, z = _array(a), _array(g)
+    x, z = _array(a, p.lengths[0]), _array(g, p.lengths[2])
     out = np.zeros((threads_for(p.total), p.pairs[4].shape[0]), x.dtype)
     run(compiled.right, p.total, *p.where, x, z, out, parts=out.shape[0])
     return torch.from_numpy(_fold(out)).to(a.dtype)
@@ -110,7 +116,7 @@ def both(p: Product, a: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     """left(b, g) and right(g, a)."""
     from gradmend.sparse.kernels import compiled_gustavson as compiled
 
-    x, y, z = _array(a), _array(b), _array(g)
+    x, y, z = (_array(t, n) for t, n in zip((a, b, g), p.lengths, strict=True))
     d_a = np.zeros(x.shape[0], x.dtype)
     d_b = np.zeros((threads_for(p.total), y.shape[0]), y.dtype)
     run(compiled.both, p.total, *p.where, x, y, z, d_a, d_b, parts=d_b.shape[0])
@@ -122,8 +128,9 @@ def _fold(parts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return total
 
 
-def _array(t: Tensor) -> np.ndarray[Any, Any]:
-    made: np.ndarray[Any, Any] = (
-        t.detach().resolve_conj().resolve_neg().to(wide(t.dtype)).contiguous().numpy()
-    )
+def _array(t: Tensor, n: int) -> np.ndarray[Any, Any]:
+    operand("the values", t, n)
+    plain = t.detach().resolve_conj().resolve_neg().contiguous()
+    address(plain, (n,), t.dtype)
+    made: np.ndarray[Any, Any] = plain.to(wide(t.dtype)).numpy()
     return made

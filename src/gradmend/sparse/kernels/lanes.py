@@ -1,4 +1,4 @@
-"""Vectors as numba values: `acc = fma(v, load(tag, W, exact, addr, at, n), acc)` stays in registers.
+"""Vectors as numba values: `acc = fma(v, load(tag, W, valid, addr, at, n), acc)` stays in registers.
 
 Left to itself, numba does not vectorise a gather loop over addresses it can't prove apart (4x slower). With a
 type of its own for a run of lanes, a kernel says what to keep in registers, and LLVM splits it to the machine.
@@ -36,11 +36,19 @@ _COMPUTED: dict[str, Any] = {
 
 
 class Lanes(types.Type):
-    """`width` numbers of one scalar type, computed with at once."""
+    """`width` numbers of one scalar type, computed with at once: vectors of `part` lanes, one after the other.
+
+    LLVM makes poor code of a vector whose length is no power of two, and good code of several that are.
+    """
 
     def __init__(self, scalar: types.Type, width: int) -> None:
         self.scalar, self.width = scalar, width
+        self.part = min(width & -width, 16 if scalar is types.float32 else 8)
         super().__init__(name=f"Lanes({scalar} x {width})")
+
+    @property
+    def parts(self) -> int:
+        return self.width // self.part
 
     @property
     def element(self) -> ir.Type:
@@ -48,17 +56,34 @@ class Lanes(types.Type):
 
     @property
     def vector(self) -> ir.Type:
-        return ir.VectorType(self.element, self.width)
+        return ir.VectorType(self.element, self.part)
 
     @property
     def suffix(self) -> str:
-        return f"v{self.width}{'f32' if self.scalar is types.float32 else 'f64'}"
+        return f"v{self.part}{'f32' if self.scalar is types.float32 else 'f64'}"
 
 
 @extending.register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, lanes: Lanes) -> None:
-        super().__init__(manager, lanes, lanes.vector)
+        super().__init__(manager, lanes, ir.ArrayType(lanes.vector, lanes.parts))
+
+
+def _split(b: Any, lanes: Lanes, x: Any) -> list[Any]:
+    return [b.extract_value(x, i) for i in range(lanes.parts)]
+
+
+def _whole(b: Any, lanes: Lanes, parts: list[Any]) -> Any:
+    x = ir.Constant(ir.ArrayType(lanes.vector, lanes.parts), _UNDEFINED)
+    for i, part in enumerate(parts):
+        x = b.insert_value(x, part, i)
+    return x
+
+
+def _each(b: Any, lanes: Lanes, f: Callable[..., Any], *xs: Any) -> Any:
+    """f, part by part."""
+    split = [_split(b, lanes, x) for x in xs]
+    return _whole(b, lanes, [f(*row) for row in zip(*split, strict=True)])
 
 
 def _lanes(tag: Any, width: Any) -> Lanes:
@@ -126,56 +151,128 @@ def fill(_: Any, tag: Any, width: Any, x: Any) -> Typed:
     lanes = _lanes(tag, width)
 
     def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
-        return _splat(b, context.cast(b, a[2], signature.args[2], lanes.scalar), lanes.width)
+        one = _splat(b, context.cast(b, a[2], signature.args[2], lanes.scalar), lanes.part)
+        return _whole(b, lanes, [one] * lanes.parts)
 
     return lanes(tag, width, x), emit
 
 
+def _join(b: Any, parts: list[Any], width: int) -> Any:
+    """Short vectors one after the other, zeros behind them, as one of `width` lanes."""
+    whole = ir.Constant(ir.VectorType(parts[0].type.element, width), None)
+    at = 0
+    for part in parts:
+        n = part.type.count
+        spread = [_I32(i - at if at <= i < at + n else n) for i in range(width)]
+        lanes = ir.Constant(ir.VectorType(_I32, width), spread)
+        long = b.shuffle_vector(part, ir.Constant(part.type, None), lanes)
+        pick = [_I32(width + i if at <= i < at + n else i) for i in range(width)]
+        whole = b.shuffle_vector(whole, long, ir.Constant(ir.VectorType(_I32, width), pick))
+        at += n
+    return whole
+
+
+def _cut(b: Any, x: Any, at: int, n: int) -> Any:
+    """Lanes `at` to `at + n`."""
+    lanes = ir.Constant(ir.VectorType(_I32, n), [_I32(at + i) for i in range(n)])
+    return b.shuffle_vector(x, ir.Constant(x.type, _UNDEFINED), lanes)
+
+
+def _pieces(n: int) -> list[tuple[int, int]]:
+    """(first lane, lanes): n lanes as ever shorter vectors, for machines that can't leave lanes out."""
+    made, at = [], 0
+    while at < n:
+        size = 1 << ((n - at).bit_length() - 1)
+        made.append((at, size))
+        at += size
+    return made
+
+
+def _typed(t: str, lanes: int) -> str:
+    return f"v{lanes}{'i16' if t == 'bf16' else t}.p0"
+
+
+def _share(lanes: Lanes, valid: int, i: int) -> int:
+    """How many lanes of part i are there: all, some, none (0), or a number known when it runs (-1).
+
+    valid == width: all of the run is there. valid < 0: all but some of the last part, which is masked. Otherwise
+    `valid` lanes are.
+    """
+    if valid < 0:
+        return -1 if i == lanes.parts - 1 else lanes.part
+    return min(max(valid - i * lanes.part, 0), lanes.part)
+
+
 @literal
-def load(_: Any, tag: Any, width: Any, exact: Any, addr: Any, index: Any, n: Any) -> Typed:
-    """`width` elements from `index` on; when not `exact`, only the first `n`, the others 0."""
+def load(_: Any, tag: Any, width: Any, valid: Any, addr: Any, index: Any, n: Any) -> Typed:
+    """`width` elements from `index` on; of a run that is not whole only the first `n`, the others 0."""
     lanes, t = _lanes(tag, width), tag.literal_value
-    stored = ir.VectorType(_STORED[t], lanes.width)
+    kind = ir.VectorType(_STORED[t], lanes.part)
+
+    def read(b: Any, first: Any, i: int, left: Any) -> Any:
+        there, at = _share(lanes, valid.literal_value, i), i * lanes.part
+        if there == 0:
+            return ir.Constant(kind, None)
+        p = b.gep(first, [_I64(at)])
+        if there < 0:
+            mask = _mask(b, b.sub(left, _I64(at)), lanes.part)
+            args = [b.bitcast(p, kind.as_pointer()), _I32(_size(t)), mask, ir.Constant(kind, None)]
+            return _call(b, f"llvm.masked.load.{_typed(t, lanes.part)}", kind, args)
+        found = []
+        for start, count in _pieces(there):
+            part = ir.VectorType(_STORED[t], count)
+            found.append(b.load(b.bitcast(b.gep(p, [_I64(start)]), part.as_pointer())))
+            found[-1].align = _size(t)
+        return found[0] if there == lanes.part else _join(b, found, lanes.part)
 
     def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
-        p = b.bitcast(_at(b, a[3], a[4], _STORED[t]), stored.as_pointer())
-        if exact.literal_value:
-            x = b.load(p)
-            x.align = _size(t)
-        else:
-            name = f"llvm.masked.load.v{lanes.width}{'i16' if t == 'bf16' else t}.p0"
-            mask = _mask(b, a[5], lanes.width)
-            x = _call(b, name, stored, [p, _I32(_size(t)), mask, ir.Constant(stored, None)])
-        return _widen(b, t, x, lanes.vector)
+        first = _at(b, a[3], a[4], _STORED[t])
+        parts = [read(b, first, i, a[5]) for i in range(lanes.parts)]
+        return _whole(b, lanes, [_widen(b, t, x, lanes.vector) for x in parts])
 
-    return lanes(tag, width, exact, addr, index, n), emit
+    return lanes(tag, width, valid, addr, index, n), emit
 
 
 @literal
-def store(_: Any, tag: Any, width: Any, exact: Any, lanes: Any, addr: Any, index: Any, n: Any) -> Typed:
+def store(_: Any, tag: Any, width: Any, valid: Any, lanes: Any, addr: Any, index: Any, n: Any) -> Typed:
     t = tag.literal_value
-    stored = ir.VectorType(_STORED[t], lanes.width)
+
+    def write(b: Any, x: Any, first: Any, i: int, left: Any) -> None:
+        there, at = _share(lanes, valid.literal_value, i), i * lanes.part
+        if there == 0:
+            return
+        p, x = b.gep(first, [_I64(at)]), _narrow(b, t, x)
+        if there < 0:
+            mask = _mask(b, b.sub(left, _I64(at)), lanes.part)
+            args = [x, b.bitcast(p, x.type.as_pointer()), _I32(_size(t)), mask]
+            _call(b, f"llvm.masked.store.{_typed(t, lanes.part)}", ir.VoidType(), args)
+            return
+        for start, count in _pieces(there):
+            part = x if count == lanes.part else _cut(b, x, start, count)
+            b.store(part, b.bitcast(b.gep(p, [_I64(start)]), part.type.as_pointer())).align = _size(t)
 
     def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
-        p = b.bitcast(_at(b, a[4], a[5], _STORED[t]), stored.as_pointer())
-        x = _narrow(b, t, a[3])
-        if exact.literal_value:
-            b.store(x, p).align = _size(t)
-        else:
-            name = f"llvm.masked.store.v{lanes.width}{'i16' if t == 'bf16' else t}.p0"
-            _call(b, name, ir.VoidType(), [x, p, _I32(_size(t)), _mask(b, a[6], lanes.width)])
+        first = _at(b, a[4], a[5], _STORED[t])
+        for i, x in enumerate(_split(b, lanes, a[3])):
+            write(b, x, first, i, a[6])
         return context.get_dummy_value()
 
-    return types.void(tag, width, exact, lanes, addr, index, n), emit
+    return types.void(tag, width, valid, lanes, addr, index, n), emit
 
 
 @intrinsic
 def fma(_: Any, x: Any, lanes: Any, acc: Any) -> Typed:
-    """acc + x * lanes, for a scalar x."""
+    """acc + x * lanes, for a scalar x; rounded once where the machine can (`fma` would call a function elsewhere)."""
 
     def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
-        args = [_splat(b, a[0], lanes.width), a[1], a[2]]
-        return _call(b, f"llvm.fma.{lanes.suffix}", lanes.vector, args)
+        v = _splat(b, a[0], lanes.part)
+        return _each(
+            b,
+            lanes,
+            lambda x, y: _call(b, f"llvm.fmuladd.{lanes.suffix}", lanes.vector, [v, x, y]),
+            a[1],
+            a[2],
+        )
 
     return acc(x, lanes, acc), emit
 
@@ -185,7 +282,7 @@ def fma_lanes(_: Any, x: Any, lanes: Any, acc: Any) -> Typed:
     """acc + x * lanes, lane by lane."""
 
     def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
-        return _call(b, f"llvm.fma.{lanes.suffix}", lanes.vector, list(a))
+        return _each(b, lanes, lambda *t: _call(b, f"llvm.fmuladd.{lanes.suffix}", lanes.vector, list(t)), *a)
 
     return acc(x, lanes, acc), emit
 
@@ -193,12 +290,14 @@ def fma_lanes(_: Any, x: Any, lanes: Any, acc: Any) -> Typed:
 def _binary(op: str) -> Any:
     @intrinsic
     def binary(_: Any, x: Any, y: Any) -> Typed:
-        def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
+        def one(b: Any, p: Any, q: Any) -> Any:
             if op in ("maximum", "minimum"):  # as torch's: NaN wins
                 worse = "<" if op == "maximum" else ">"
-                keep_y = b.or_(b.fcmp_ordered(worse, a[0], a[1]), b.fcmp_unordered("uno", a[1], a[1]))
-                return b.select(keep_y, a[1], a[0])
-            return getattr(b, op)(a[0], a[1])
+                return b.select(b.or_(b.fcmp_ordered(worse, p, q), b.fcmp_unordered("uno", q, q)), q, p)
+            return getattr(b, op)(p, q)
+
+        def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
+            return _each(b, x, lambda p, q: one(b, p, q), *a)
 
         return x(x, y), emit
 
@@ -214,8 +313,19 @@ def dot(_: Any, x: Any, y: Any) -> Typed:
     """The sum of x * y over the lanes, in whatever order is fastest."""
 
     def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
-        product = b.fmul(a[0], a[1], flags=("reassoc", "contract"))
-        args = [ir.Constant(x.element, -0.0), product]
+        free = ("reassoc", "contract")
+        terms = [
+            b.fmul(p, q, flags=free) for p, q in zip(_split(b, x, a[0]), _split(b, x, a[1]), strict=True)
+        ]
+        while len(terms) > 1:
+            terms = [
+                *(
+                    b.fadd(p, q, flags=free)
+                    for p, q in zip(terms[0 : len(terms) // 2 * 2 : 2], terms[1::2], strict=True)
+                ),
+                *terms[len(terms) // 2 * 2 :],
+            ]
+        args = [ir.Constant(x.element, -0.0), terms[0]]
         name = f"llvm.vector.reduce.fadd.{x.suffix}"
         return _call(b, name, x.element, args, fastmath=("reassoc", "contract"))
 
@@ -264,7 +374,7 @@ def prefetch(_: Any, tag: Any, width: Any, addr: Any, index: Any) -> Typed:
 @intrinsic
 def sqrt(_: Any, x: Any) -> Typed:
     def emit(context: Any, b: Any, signature: Any, a: Any) -> Any:
-        return _call(b, f"llvm.sqrt.{x.suffix}", x.vector, list(a))
+        return _each(b, x, lambda p: _call(b, f"llvm.sqrt.{x.suffix}", x.vector, [p]), *a)
 
     return x(x), emit
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from gradmend.sparse.kernels import checks
+from gradmend.sparse.kernels.checks import address, operand, same_device
 from gradmend.sparse.kernels.gate import SMALL, Plan, flat, plan, usable
 from gradmend.sparse.kernels.team import run
 
@@ -17,6 +19,13 @@ _COST = 4
 
 def _compiled(grad: Tensor, *state: Tensor) -> tuple[Plan, int] | None:
     g = grad._values()
+    param = state[0]
+    for t in (grad, *state):
+        operand("the gradient or the optimizer's state", t, *param.shape)
+    same_device(grad, *state)
+    operand("the gradient's indices", grad._indices(), 1, g.shape[0])
+    operand("the gradient's values", g, None, *param.shape[1:])
+    checks.places("rows of the gradient", grad._indices()[0], g.shape[0], param.shape[0])
     if g.numel() < max(SMALL, 1) or not usable(g, *state) or not all(t.is_contiguous() for t in state):
         return None
     d = g.numel() // g.shape[0]
@@ -36,6 +45,16 @@ def grouped(grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     crow = torch.zeros(rows.shape[0] + 1, dtype=torch.int64)
     torch.cumsum(counts, 0, out=crow[1:])
     return crow, rows, order
+
+
+def _indices(crow: Tensor, rows: Tensor, order: Tensor, g: Tensor) -> tuple[int, ...]:
+    n = rows.shape[0]
+    return (
+        address(crow, (n + 1,), torch.int64),
+        address(rows, (n,), torch.int64),
+        address(order, (g.shape[0],), torch.int64),
+        address(g, tuple(g.shape), g.dtype),
+    )
 
 
 def adam(
@@ -65,8 +84,11 @@ def adam(
 
     (how, d), g = found, flat(grad._values())
     crow, rows, order = grouped(grad)
-    kernel = compiled_rows.adam(how.tag, how.width, how.exact)
-    where = tuple(t.data_ptr() for t in (crow, rows, order, g, param, mean, square))
+    kernel = compiled_rows.adam(how.tag, how.runs)
+    where = (
+        *_indices(crow, rows, order, g),
+        *(address(t, tuple(param.shape), g.dtype) for t in (param, mean, square)),
+    )
     run(
         kernel,
         _COST * g.numel(),
@@ -97,8 +119,11 @@ def adagrad(param: Tensor, grad: Tensor, total: Tensor, *, eps: float, size: flo
 
     (how, d), g = found, flat(grad._values())
     crow, rows, order = grouped(grad)
-    kernel = compiled_rows.adagrad(how.tag, how.width, how.exact)
-    where = tuple(t.data_ptr() for t in (crow, rows, order, g, param, total))
+    kernel = compiled_rows.adagrad(how.tag, how.runs)
+    where = (
+        *_indices(crow, rows, order, g),
+        *(address(t, tuple(param.shape), g.dtype) for t in (param, total)),
+    )
     run(kernel, _COST * g.numel(), *where, float(eps), float(size), float(keep), rows.shape[0], d)
     for t in (param, total):
         increment_version(t)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradmend.sparse.kernels import plain
+from gradmend.sparse.errors import SparseError
+from gradmend.sparse.kernels import checks, plain
+from gradmend.sparse.kernels.checks import address, operand, same_device
 from gradmend.sparse.kernels.gate import SMALL, Plan, flat, places, plan, usable
 from gradmend.sparse.kernels.memory import empty
 from gradmend.sparse.kernels.team import run
@@ -27,13 +29,28 @@ def _plan(values: Tensor, *others: Tensor) -> tuple[Plan, int] | None:
     return None if p is None else (p, d)
 
 
+def _rows(crow: Tensor, values: Tensor, known: bool) -> None:
+    """`crow` splits values into rows: known from a validated pattern, or looked at here."""
+    if crow.dim() != 1 or crow.shape[0] == 0 or values.dim() == 0:
+        checks.pointers(crow, -1)
+    same_device(crow, values)
+    if not known:
+        checks.pointers(crow, values.shape[0])
+    elif int(crow[-1]) != values.shape[0]:
+        raise SparseError(f"there are {values.shape[0]} values for a pattern of {int(crow[-1])} entries.")
+
+
 def _reduce(crow: Tensor, values: Tensor, how: str, fill: float, p: Plan, d: int) -> Tensor:
     from gradmend.sparse.kernels import compiled_segments
 
     crow, values, n = places(crow), flat(values), crow.numel() - 1
     out = empty((n, *values.shape[1:]), values.dtype)
-    kernel = compiled_segments.reduce(p.tag, p.width, p.exact, how)
-    where = (crow.data_ptr(), values.data_ptr(), out.data_ptr())
+    kernel = compiled_segments.reduce(p.tag, p.runs, how)
+    where = (
+        address(crow, (n + 1,), torch.int64),
+        address(values.view(-1), (values.shape[0] * d,), values.dtype),
+        address(out.view(-1), (n * d,), values.dtype),
+    )
     run(kernel, _COST * values.numel(), *where, float(fill), n, d)
     return out
 
@@ -42,21 +59,32 @@ def _spread(crow: Tensor, values: Tensor, totals: Tensor, out: Tensor, how: str,
     from gradmend.sparse.kernels import compiled_segments
 
     crow = places(crow)
-    kernel = compiled_segments.spread(p.tag, p.width, p.exact, how)
-    where = (crow.data_ptr(), values.data_ptr(), totals.data_ptr(), out.data_ptr())
-    run(kernel, _COST * values.numel(), *where, crow.numel() - 1, d)
+    kernel = compiled_segments.spread(p.tag, p.runs, how)
+    n, size = crow.numel() - 1, values.shape[0] * d
+    where = (
+        address(crow, (n + 1,), torch.int64),
+        address(values.view(-1), (size,), values.dtype),
+        address(totals.view(-1), (n * d,), values.dtype),
+        address(out.view(-1), (size,), values.dtype),
+    )
+    run(kernel, _COST * values.numel(), *where, n, d)
     return out
 
 
-def segment_sum(crow: Tensor, values: Tensor) -> Tensor:
+def segment_sum(crow: Tensor, values: Tensor, known: bool = False) -> Tensor:
     """The sum of each row; 0 for an empty one."""
+    _rows(crow, values, known)
     if (found := _plan(values)) is None:
         return plain.segment_sum(crow, values)
     return _reduce(crow, values, "sum", 0, *found)
 
 
-def scatter_sum(group: Tensor, values: Tensor, groups: int) -> Tensor:
+def scatter_sum(group: Tensor, values: Tensor, groups: int, known: bool = False) -> Tensor:
     """The sum of each group, `group` [nnz] saying to which an entry belongs, in whatever order."""
+    operand("the groups", group, values.shape[0] if values.dim() else None)
+    same_device(group, values)
+    if not known:
+        checks.places("groups", group, values.shape[0], groups)
     if values.dim() != 1 or (found := _plan(values)) is None or values.dtype not in _WIDE:
         return plain.scatter_sum(group, values, groups)
     from gradmend.sparse.kernels import compiled_segments
@@ -64,12 +92,23 @@ def scatter_sum(group: Tensor, values: Tensor, groups: int) -> Tensor:
     group, values = places(group), flat(values)
     out = values.new_zeros(groups)
     kernel = compiled_segments.scatter(found[0].tag)
-    kernel(group.data_ptr(), values.data_ptr(), out.data_ptr(), values.shape[0])
+    n = values.shape[0]
+    kernel(
+        address(group, (n,), torch.int64),
+        address(values, (n,), values.dtype),
+        address(out, (groups,), values.dtype),
+        n,
+    )
     return out
 
 
-def gather(group: Tensor, totals: Tensor) -> Tensor:
+def gather(group: Tensor, totals: Tensor, groups: int | None = None) -> Tensor:
     """totals[group]: each entry gets its group's number."""
+    operand("the groups", group, None)
+    if groups is None:
+        checks.places("groups", group, group.shape[0], totals.shape[0])
+    elif totals.shape[0] != groups:
+        raise SparseError(f"there are {totals.shape[0]} totals for {groups} groups.")
     usual = totals.dim() != 1 or group.shape[0] < SMALL or totals.dtype not in _WIDE or not usable(totals)
     if usual or (p := plan(totals.dtype, 1)) is None:
         return totals.index_select(0, group)
@@ -77,41 +116,51 @@ def gather(group: Tensor, totals: Tensor) -> Tensor:
 
     group, totals = places(group), flat(totals)
     out = empty((group.shape[0],), totals.dtype)
-    where = (group.data_ptr(), totals.data_ptr(), out.data_ptr())
+    n = group.shape[0]
+    where = (
+        address(group, (n,), torch.int64),
+        address(totals, (totals.shape[0],), totals.dtype),
+        address(out, (n,), totals.dtype),
+    )
     run(compiled_segments.gather(p.tag), _COST * group.shape[0], *where, group.shape[0])
     return out
 
 
-def segment_mean(crow: Tensor, values: Tensor) -> Tensor:
+def segment_mean(crow: Tensor, values: Tensor, known: bool = False) -> Tensor:
     """The mean of each row's entries; 0 for an empty one."""
+    _rows(crow, values, known)
     if (found := _plan(values)) is None:
         return plain.segment_mean(crow, values)
     return _reduce(crow, values, "mean", 0, *found)
 
 
-def segment_max(crow: Tensor, values: Tensor, empty: float = 0) -> Tensor:
+def segment_max(crow: Tensor, values: Tensor, empty: float = 0, known: bool = False) -> Tensor:
     """The largest entry of each row; `empty` for an empty one. NaN wins."""
+    _rows(crow, values, known)
     if (found := _plan(values)) is None:
         return plain.segment_max(crow, values, empty)
     return _reduce(crow, values, "max", empty, *found)
 
 
-def segment_min(crow: Tensor, values: Tensor, empty: float = 0) -> Tensor:
+def segment_min(crow: Tensor, values: Tensor, empty: float = 0, known: bool = False) -> Tensor:
     """The smallest entry of each row; `empty` for an empty one. NaN wins."""
+    _rows(crow, values, known)
     if (found := _plan(values)) is None:
         return plain.segment_min(crow, values, empty)
     return _reduce(crow, values, "min", empty, *found)
 
 
-def segment_prod(crow: Tensor, values: Tensor) -> Tensor:
+def segment_prod(crow: Tensor, values: Tensor, known: bool = False) -> Tensor:
     """The product of each row's entries; 1 for an empty one."""
+    _rows(crow, values, known)
     if (found := _plan(values)) is None:
         return plain.segment_prod(crow, values)
     return _reduce(crow, values, "prod", 1, *found)
 
 
-def segment_logsumexp(crow: Tensor, values: Tensor) -> Tensor:
+def segment_logsumexp(crow: Tensor, values: Tensor, known: bool = False) -> Tensor:
     """log(sum(exp)) of each row's entries; -inf for an empty one."""
+    _rows(crow, values, known)
     x = values.to(plain.wide(values.dtype))
     if (found := _plan(x)) is None:
         return plain.segment_logsumexp(crow, x).to(values.dtype)
@@ -122,8 +171,9 @@ def segment_logsumexp(crow: Tensor, values: Tensor) -> Tensor:
     return _reduce(crow, shifted, "sum", 0, *found).log_().add_(top).to(values.dtype)
 
 
-def segment_softmax(crow: Tensor, values: Tensor) -> Tensor:
+def segment_softmax(crow: Tensor, values: Tensor, known: bool = False) -> Tensor:
     """exp(values), normalised to 1 in each row."""
+    _rows(crow, values, known)
     x = values.to(plain.wide(values.dtype))
     if (found := _plan(x)) is None:
         return plain.segment_softmax(crow, x).to(values.dtype)
@@ -133,8 +183,9 @@ def segment_softmax(crow: Tensor, values: Tensor) -> Tensor:
     return _spread(crow, out, _reduce(crow, out, "sum", 0, *found), out, "div", *found).to(values.dtype)
 
 
-def segment_log_softmax(crow: Tensor, values: Tensor) -> Tensor:
+def segment_log_softmax(crow: Tensor, values: Tensor, known: bool = False) -> Tensor:
     """The logarithm of segment_softmax, without its underflow."""
+    _rows(crow, values, known)
     x = values.to(plain.wide(values.dtype))
     if (found := _plan(x)) is None:
         return plain.segment_log_softmax(crow, x).to(values.dtype)
@@ -150,21 +201,31 @@ def _softmax_backward(crow: Tensor, p: Tensor, grad: Tensor, log: bool, how: Pla
 
     crow, p, grad = places(crow), flat(p), flat(grad)
     out = empty(tuple(p.shape), p.dtype)
-    kernel = compiled_segments.softmax_backward(how.tag, how.width, how.exact, log)
-    where = (crow.data_ptr(), p.data_ptr(), grad.data_ptr(), out.data_ptr())
-    run(kernel, _COST * p.numel(), *where, crow.numel() - 1, d)
+    kernel = compiled_segments.softmax_backward(how.tag, how.runs, log)
+    n, size = crow.numel() - 1, p.shape[0] * d
+    where = (
+        address(crow, (n + 1,), torch.int64),
+        *(address(t.view(-1), (size,), p.dtype) for t in (p, grad, out)),
+    )
+    run(kernel, _COST * p.numel(), *where, n, d)
     return out
 
 
-def segment_softmax_backward(crow: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+def segment_softmax_backward(crow: Tensor, out: Tensor, grad: Tensor, known: bool = False) -> Tensor:
     """The gradient with respect to values, from the softmax `out` and its gradient."""
+    _rows(crow, out, known)
+    operand("the gradient", grad, *out.shape)
+    same_device(out, grad)
     if (found := _plan(out, grad)) is None:
         return plain.segment_softmax_backward(crow, out, grad)
     return _softmax_backward(crow, out, grad, False, *found)
 
 
-def segment_log_softmax_backward(crow: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+def segment_log_softmax_backward(crow: Tensor, out: Tensor, grad: Tensor, known: bool = False) -> Tensor:
     """The gradient with respect to values, from the log-softmax `out` and its gradient."""
+    _rows(crow, out, known)
+    operand("the gradient", grad, *out.shape)
+    same_device(out, grad)
     if (found := _plan(out, grad)) is None:
         return plain.segment_log_softmax_backward(crow, out, grad)
     return _softmax_backward(crow, out.exp(), grad, True, *found)

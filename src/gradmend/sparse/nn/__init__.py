@@ -1,7 +1,16 @@
 """Modules whose sparse weights train: the values are an ordinary nn.Parameter, the pattern goes along."""
 
+from gradmend.sparse.nn.clip import clip_grad_norm_, clip_grad_value_, get_total_norm
 from gradmend.sparse.nn.graph import EdgeWeights, GraphConv
 from gradmend.sparse.nn.linear import SparseLinear
 from gradmend.sparse.nn.weight import SparseWeight
 
-__all__ = ["EdgeWeights", "GraphConv", "SparseLinear", "SparseWeight"]
+__all__ = [
+    "EdgeWeights",
+    "GraphConv",
+    "SparseLinear",
+    "SparseWeight",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "get_total_norm",
+]

@@ -43,9 +43,8 @@ class SparseLinear(nn.Module):
         pattern = pattern.canonical()
         # nn.Linear's own bound, with the inputs a row really has.
         bound = 1 / math.sqrt(max(pattern.nnz / max(out_features, 1), 1.0))
-        values = torch.empty(pattern.nnz, device=device, dtype=dtype).uniform_(
-            -bound, bound, generator=generator
-        )
+        values = torch.empty(pattern.nnz, device=device, dtype=dtype)
+        values.uniform_(-bound, bound, generator=generator)
         self.weight = SparseWeight(pattern, values)
         if bias:
             start = torch.empty(out_features, device=device, dtype=dtype)

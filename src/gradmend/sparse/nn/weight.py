@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradmend.sparse.errors import PatternError
+from gradmend.sparse.nn import ranks
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make
 
@@ -18,21 +20,28 @@ class SparseWeight(nn.Module):
     >>> weight = SparseWeight(Pattern.random((8, 8), density=0.25))
     >>> torch.optim.AdamW(weight.parameters()).step()
 
-    Any optimizer, clipping, AMP, DDP and state_dict see one dense Parameter, `values`. The pattern is saved
-    with the state and checked (or, if it differs, replaced) when it is loaded.
+    Any optimizer, clipping, AMP, DDP and state_dict see one dense Parameter, `values`. The pattern is saved with the
+    state and restored from it, whatever its number of entries. Under DDP all ranks take rank 0's.
     """
+
+    fingerprint: Tensor
 
     def __init__(self, pattern: Pattern, values: Tensor | None = None) -> None:
         super().__init__()
+        if not isinstance(pattern, Pattern):
+            raise PatternError(f"SparseWeight takes a Pattern, not {type(pattern).__name__}: use S.pattern.")
         self._pattern = pattern.canonical()
+        self._mark: tuple[Pattern, list[int]] | None = None
         if values is None:
-            values = torch.empty(self._pattern.nnz, device=pattern.device)
+            values = torch.empty(self._pattern.nnz, device=_device(pattern))
             nn.init.normal_(values, std=self._spread())
         else:
+            if values.dim() == 0 or values.shape[0] != pattern.given:
+                raise PatternError(f"values of the shape {tuple(values.shape)} for {pattern.given} entries.")
             values = pattern.arrange(values.detach().clone())
-        if values.shape[0] != self._pattern.nnz:
-            raise PatternError(f"{values.shape[0]} values for {self._pattern.nnz} entries.")
         self.values = nn.Parameter(values)
+        self.register_buffer("fingerprint", torch.zeros(2, dtype=torch.int64), persistent=False)
+        self._stamp()
 
     def _spread(self) -> float:
         """Keeps the scale of activations: one over the root of the entries per row."""
@@ -46,24 +55,63 @@ class SparseWeight(nn.Module):
         return self._pattern
 
     def forward(self) -> SparseTensor:
+        ranks.check(self)
         return make(self.pattern, self.values)
+
+    def adopt(self, pattern: Pattern) -> None:
+        """Takes other places of the same size; with another number of entries, `values` gets room for them."""
+        if pattern.size != self._pattern.size:
+            raise PatternError(
+                f"the saved pattern is {pattern.size}, and this module's is {self._pattern.size}."
+            )
+        self._pattern = pattern.canonical()
+        if self.values.shape[0] != self._pattern.nnz:
+            # The same Parameter: an optimizer goes on holding it. Its state for the old entries has to be reset.
+            self.values.data = self.values.data.new_zeros(self._pattern.nnz, *self.values.shape[1:])
+        self._stamp()
+
+    def _stamp(self) -> None:
+        if not self.fingerprint.is_meta:
+            with torch.no_grad():
+                self.fingerprint.copy_(torch.tensor(ranks.mark_of(self), device="cpu"))
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> SparseWeight:
+        made = super()._apply(fn, recurse)
+        self._stamp()  # to_empty() would leave anything in it
+        return made
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"indices": self._pattern.indices(), "size": list(self._pattern.size)}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        loaded = Pattern(state["indices"].to(self.values.device), state["size"])
-        if loaded.size != self._pattern.size:
-            raise PatternError(
-                f"the saved pattern is {loaded.size}, and this module's is {self._pattern.size}."
-            )
-        if loaded.nnz != self.values.shape[0]:
-            raise PatternError(
-                f"the saved pattern has {loaded.nnz} entries and this module {self.values.shape[0]}: build it "
-                f"with the saved pattern first."
-            )
+        loaded = _saved(state).to(self.values.device)
         if loaded != self.pattern:
-            self._pattern = loaded
+            self.adopt(loaded)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """The pattern first: it says how many values there are."""
+        state = state_dict.get(f"{prefix}_extra_state")
+        values = state_dict.get(f"{prefix}values")
+        if state is not None:
+            loaded = _saved(state)
+            if values is not None and values.shape[:1] != (loaded.nnz,):
+                raise PatternError(
+                    f"the saved state of {prefix or 'a sparse weight'} has {tuple(values.shape)} values for {loaded.nnz} places."
+                )
+            self.set_extra_state(state)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return repr(self._pattern)
+
+
+def _saved(state: Any) -> Pattern:
+    if not isinstance(state, dict) or not {"indices", "size"} <= state.keys():
+        raise PatternError("the saved state of a sparse weight holds no pattern.")
+    return Pattern(state["indices"], state["size"]).canonical()
+
+
+def _device(pattern: Pattern) -> torch.device:
+    """That of the pattern, but under `torch.device("meta")` values have no memory yet."""
+    found = torch.get_default_device()
+    return found if found.type == "meta" else pattern.device

@@ -126,7 +126,7 @@ def to_torch(pattern: Pattern, values: Tensor, layout: torch.layout) -> Tensor:
     """Canonical values -> a torch tensor of that layout (COO where a compressed one can't be)."""
     size = (*pattern.size, *values.shape[1:])
     if layout == torch.sparse_coo or pattern.ndim != 2:
-        index = pattern._indices
+        index = pattern.indices()  # a copy: torch hands it out to be written to
         return wrap(
             values, pattern, lambda v: _coo(index, v, size, is_coalesced=True, check_invariants=False)
         )

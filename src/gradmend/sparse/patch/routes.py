@@ -57,7 +57,7 @@ ELEMENTWISE = (
 OTHERS = (
     *("mean", "norm", "vector_norm", "amax", "amin", "prod", "trace", "diagonal", "einsum", "kron"),
     *("index_select", "select", "narrow", "cat", "concat", "stack", "vstack", "unsqueeze", "reshape"),
-    *("t", "transpose", "permute", "__getitem__"),
+    *("t", "transpose", "permute", "__getitem__", "coalesce"),
 )
 NAMES = (*PRODUCTS, *SUMS, *ELEMENTWISE, *OTHERS)
 
@@ -83,12 +83,14 @@ def _any_sparse(args: tuple[Any, ...]) -> bool:
     return False
 
 
-def _ours(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _ours(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> bool:
     if not torch.is_grad_enabled() or torch.compiler.is_compiling() or kwargs.get("out") is not None:
         return False
     if torch._C._are_functorch_transforms_active():
         return False
     found = list(_tensors((*args, *kwargs.values())))
+    if name == "coalesce" and args[0].is_coalesced():
+        return False  # torch returns the tensor itself
     if not any(t.requires_grad for t in found):
         return False
     return all(t.layout == torch.strided or (supported(t) and not watched(t)) for t in found)
@@ -100,7 +102,7 @@ def route(original: Op, op: Op, name: str) -> Op:
     @wraps(original)
     def patched(*args: Any, **kwargs: Any) -> Any:
         if not (_any_sparse(args) or (kwargs and _any_sparse(tuple(kwargs.values())))) or not _ours(
-            args, kwargs
+            args, kwargs, name
         ):
             return original(*args, **kwargs)
         first = next(t for t in _tensors((*args, *kwargs.values())) if t.layout != torch.strided)

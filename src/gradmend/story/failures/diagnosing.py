@@ -28,6 +28,8 @@ def diagnose(
     `at` is where it was raised, when the traceback does not reach the user's line yet. `roots` are what
     backward was given, `history` the backward calls up to and with the failing one.
     """
+    if isinstance(exc, AttributeError) and not isinstance(exc, GradmendError):
+        return sparse.tell_missing_grad(exc, at if at is not None else site_of(exc))
     if not isinstance(exc, sparse.KINDS) or isinstance(exc, GradmendError):
         return None
     where = at if at is not None else site_of(exc)

@@ -1,0 +1,99 @@
+"""torch.nn.utils' clipping for gradients that are dense, COO or CSR, and for SparseTensors: torch's own refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.errors import SparseError
+from gradmend.sparse.tensor import SparseTensor
+
+Parameters = Tensor | SparseTensor | Iterable[Any]
+
+
+def _owners(parameters: Parameters) -> list[Tensor]:
+    """The tensors that hold gradients."""
+    given = [parameters] if isinstance(parameters, Tensor | SparseTensor) else list(parameters)
+    found = []
+    for p in given:
+        if not isinstance(p, Tensor | SparseTensor):
+            raise SparseError(f"parameters are Tensors or SparseTensors, not {type(p).__name__}.")
+        found.append(p._given if isinstance(p, SparseTensor) else p)
+    return [p for p in found if p.grad is not None]
+
+
+def _numbers(grad: Any) -> Tensor:
+    """Each place's gradient once: repeated places of a COO gradient stand for their sum."""
+    if isinstance(grad, SparseTensor):
+        return grad.values()
+    if grad.layout == torch.strided:
+        return grad
+    if grad.layout == torch.sparse_coo:
+        return grad.coalesce()._values()
+    return grad.values()
+
+
+@torch.no_grad()
+def get_total_norm(
+    tensors: Any,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The norm of all of them as one vector; for gradients, of whatever layout, pass [p.grad for p in parameters]."""
+    given = [tensors] if isinstance(tensors, Tensor | SparseTensor) else list(tensors)
+    numbers = [_numbers(t) for t in given]
+    if not numbers:
+        return torch.tensor(0.0)
+    norms = [torch.linalg.vector_norm(x, float(norm_type)) for x in numbers if x.numel()]
+    if not norms:
+        return torch.zeros((), device=numbers[0].device)
+    total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]), float(norm_type))
+    if error_if_nonfinite and bool(total.isnan() | total.isinf()):
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for gradients is non-finite, so it cannot be clipped: pass "
+            f"error_if_nonfinite=False to scale by it all the same."
+        )
+    return total
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    parameters: Parameters,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scales all gradients in place so that their common norm is at most `max_norm`; returns what it was."""
+    owners = _owners(parameters)
+    total = get_total_norm([p.grad for p in owners], norm_type, error_if_nonfinite)
+    # As torch: a factor of 1 costs less than asking whether it is.
+    factor = torch.clamp(float(max_norm) / (total + 1e-6), max=1.0)
+    for p in owners:
+        grad = p.grad
+        assert grad is not None
+        _held(grad).mul_(factor.to(grad.device))
+    return total
+
+
+@torch.no_grad()
+def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | None = None) -> None:
+    """Clamps each number of each gradient to [-clip_value, clip_value], in place."""
+    bound = float(clip_value)
+    for p in _owners(parameters):
+        grad = p.grad
+        assert grad is not None
+        if grad.layout == torch.sparse_coo and not grad.is_coalesced():
+            grad = p.grad = grad.coalesce()  # what is clamped is the sum of repeats
+        _held(grad).clamp_(-bound, bound)
+
+
+def _held(grad: Tensor) -> Tensor:
+    """The memory of a gradient's numbers."""
+    if grad.layout == torch.strided:
+        return grad
+    return grad._values() if grad.layout == torch.sparse_coo else grad.values()
