@@ -16,6 +16,7 @@ REASONS = {
     "LinalgDetBackward0.result": "not read for matrices of 1 x 1, which the node does not tell",
     "LinalgLstsqBackward0.solution": "read for the residuals' gradient, which is asked for; they are empty in this sample",
     "NativeDropoutBackwardBackward0.grad_output": _TWICE,
+    "PdistBackward0.result": "not read for `p=0` and `p=1`, of which the database has too few samples",
     "PowBackward1.result": "read: its factor, the logarithm of a negative base, is NaN in this sample anyway",
     "RreluWithNoiseBackward0.self": "not read in training with these bounds in 4 observations; `capture/reads.json` asks for 6",
     "SoftmaxBackwardDataBackward0.grad_output": _TWICE,

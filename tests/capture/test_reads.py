@@ -195,6 +195,8 @@ def test_gradients_that_are_always_zero_read_nothing(fn: Any, slot: str) -> None
     x = rand(3, 3)
     asked = Asked(lambda: fn(x), [x])
     asked.gradients()
+    if slot == "CdistBackward0.x1" and "x1" not in reads.table()["CdistBackward0"]:
+        pytest.skip("this release computes with it (2.15 does)")
     assert asked.slots[slot] is False
     got = asked.gradients(lambda node, name: f"{node.name()}.{name}" == slot)
     assert torch.equal(got[0], torch.zeros_like(x))
