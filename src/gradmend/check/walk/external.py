@@ -1,0 +1,597 @@
+"""Names from outside the project: builtins, torch by its dotted names, numpy, and the few others that matter."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from gradmend.check import table
+from gradmend.check.values import (
+    MAYBE,
+    NO,
+    NONE,
+    YES,
+    Alt,
+    Bound,
+    Class,
+    Const,
+    Dict,
+    Ext,
+    Function,
+    Instance,
+    ModuleValue,
+    Opaque,
+    Partial,
+    Seq,
+    Storage,
+    Tensor,
+    Value,
+    unknown,
+)
+from gradmend.check.walk.nn import snake
+from gradmend.check.walk.torchapi import TorchAPI
+
+_PASS = frozenset("tqdm trange track iter list tuple set sorted reversed deque prefetch chain cycle islice".split())
+_OPTIMIZERS = frozenset(
+    """
+    SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam Rprop ASGD LBFGS SparseAdam Adafactor Muon Lion Lamb RMSProp
+    """.split()
+)
+_FORGIVE = frozenset({"allow_mutation_on_saved_tensors", "heal"})
+_NO_NAMESPACE = frozenset({"utils", "cuda", "backends", "jit", "compiler", "library", "distributed", "onnx", "profiler", "multiprocessing"})
+
+
+class External(TorchAPI):
+    def external(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+        head, _, tail = name.partition(".")
+        if head == "builtins":
+            return self._builtin(tail, args, keywords, node)
+        if head == "torch":
+            return self._torch(name, args, keywords, node)
+        last = name.rpartition(".")[2]
+        if head in ("numpy", "np"):
+            return self._numpy(last, args, node)
+        if name == "gradmend.super":
+            return self._base_method(args, keywords, node)
+        if last in ("deepcopy", "copy") and head == "copy" and args:
+            return self.copied(args[0], {}, last == "deepcopy")
+        if last == "partial" and args:
+            return Partial(args[0], args[1:], keywords)
+        if last in ("OrderedDict", "defaultdict"):
+            return self._builtin("dict", args if last == "OrderedDict" else [], keywords, node)
+        if last == "namedtuple":
+            return unknown()
+        if last in _FORGIVE:
+            return Instance(None, "forgive")
+        if last in _PASS:
+            return self._builtin({"trange": "range"}.get(last, "list"), args, keywords, node)
+        if last in _OPTIMIZERS:
+            return self.make_optimizer(last, args, keywords, node)
+        if head in ("math", "random", "os", "sys", "time", "json", "logging", "warnings", "re", "pathlib"):
+            return unknown()
+        if last in ("from_numpy",):
+            return self.from_array(args[0], node) if args else unknown()
+        return self.unknown_call(None, args, keywords, node)
+
+    # --- torch
+
+    def _torch(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        parts = name.split(".")
+        last = parts[-1]
+        if last in ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"):
+            return self._grad_mode(last, args, keywords, node)
+        if last in ("autocast", "amp", "GradScaler"):
+            return Instance(None, "scaler" if last == "GradScaler" else "context")
+        if last in _FORGIVE:
+            return Instance(None, "forgive")
+        if parts[1:2] == ["nn"]:
+            return self._nn(parts[2:], args, keywords, node)
+        if parts[1:2] == ["optim"]:
+            if len(parts) == 3 and last[:1].isupper():
+                return self.make_optimizer(last, args, keywords, node)
+            return unknown()
+        if parts[1:2] == ["autograd"] and len(parts) == 3:
+            return self._autograd(last, args, keywords, node)
+        if parts[1:2] == ["distributions"]:
+            made = Instance(None, "dist")
+            made.attrs = {f"arg{i}": v for i, v in enumerate([*args, *keywords.values()])}
+            return made
+        if last == "checkpoint" and args:
+            return self._checkpoint(args, keywords, node)
+        if last in ("compile", "script", "jit", "trace", "vmap") and args:
+            return args[0]
+        if last in ("compile", "script"):
+            return Ext("builtins.iter")
+        if last == "from_numpy" and args:
+            return self.from_array(args[0], node)
+        if last == "DataLoader" or parts[1:2] == ["utils"] and last in ("DataLoader", "TensorDataset"):
+            return self._loader(args) if last == "DataLoader" else unknown()
+        if last in ("sparse_coo_tensor", "sparse_csr_tensor", "to_sparse"):
+            made_tensor = self.apply("clone", node, {"self": Seq(list(args))}, shown=last)
+            if isinstance(made_tensor, Tensor):
+                made_tensor.sparse = "result"
+            return made_tensor
+        if parts[1:2] == ["func"] and last == "functional_call" and len(args) > 1:
+            return self.all_kept("functional_call", args[1:], node)
+        if len(parts) > 2 and parts[1] in ("linalg", "special"):
+            return self.op(f"{parts[1]}_{last}" if table.op(f"{parts[1]}_{last}") else last, args, dict(keywords), node)
+        if len(parts) > 2 and parts[1] in _NO_NAMESPACE:
+            return unknown()
+        if len(parts) == 3 and parts[1] == "Tensor" and args and isinstance(args[0], Tensor):
+            return self.tensor_method(args[0], last, args[1:], keywords, node)
+        if last == "Tensor" or last.endswith("Tensor"):
+            return self.fresh(node)
+        if table.is_inplace(last) and args:
+            return self.in_place(args[0], last, args[1:], keywords, node, shown=f"{last}()")
+        if len(parts) > 3 and parts[1] not in ("fft",):
+            return self.unknown_call(None, args, keywords, node)
+        if last[:1].isupper():
+            return unknown()
+        if last in ("detach", "clone", "numpy", "reshape", "flatten", "chunk", "split", "unbind") and args:
+            first = args[0].as_tensor() if isinstance(args[0], Opaque) else args[0]
+            return self.over(
+                first,
+                lambda v: self.tensor_method(v.as_tensor() if isinstance(v, Opaque) else v, last, args[1:], keywords, node)
+                if isinstance(v, Tensor | Opaque)
+                else unknown(),
+            )
+        if not args and "input" in keywords:
+            keywords = dict(keywords)
+            args = [keywords.pop("input")]
+        return self.op(last, args, dict(keywords), node)
+
+    def _nn(self, parts: list[str], args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        last = parts[-1]
+        if parts[0] == "functional":
+            return self._functional(last, args, keywords, node)
+        if parts[0] == "init":
+            if args and last.endswith("_"):
+                with self.mode(False):
+                    return self.write(args[0], "copy_", node, shown=f"init.{last}()")
+            return unknown()
+        if last in ("Parameter", "Buffer", "UninitializedParameter"):
+            wants = keywords.get("requires_grad", args[1] if len(args) > 1 else None)
+            grad = NO if isinstance(wants, Const) and wants.value is False else YES
+            if wants is not None and not isinstance(wants, Const):
+                grad = MAYBE
+            if last == "Buffer":
+                return args[0] if args else unknown()
+            made = self.parameter("", grad, node)
+            first = args[0] if args else keywords.get("data")
+            if isinstance(first, Tensor) and len(first.storages) == 1:
+                made.storages = first.storages  # a Parameter shares its data's memory
+                made.storages[0].kind = "param"
+            return made
+        if parts[0] == "utils":
+            if last == "parameters_to_vector":
+                return self.apply("cat", node, {"tensors": args[0]} if args else {}, shown=last)
+            if last == "vector_to_parameters" and len(args) > 1:
+                with self.mode(False):
+                    return self.write(args[1], "copy_", node, shown=last, how="swap")
+            if last in ("weight_norm", "spectral_norm", "remove_weight_norm") and args:
+                return args[0]
+            return unknown()
+        return self.make_module(f"torch.nn.{last}", args, keywords, node)
+
+    def _functional(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        inplace = keywords.get("inplace")
+        if args and inplace is not None and self.truthy(inplace) is True:
+            return self.write(args[0], f"{last}_" if last != "dropout" else "mul_", node, shown=f"{last}(inplace=True)", flag=True)
+        if last.endswith("_") and args and table.is_inplace(last):
+            return self.write(args[0], last, node, shown=f"{last}()")
+        x = args[0] if args else keywords.get("input", unknown())
+
+        def nth(i: int, key: str) -> Value:
+            return args[i] if len(args) > i else keywords.get(key, NONE)
+
+        if last == "linear":
+            return self.linear(x, nth(1, "weight"), nth(2, "bias"), node)
+        if last == "embedding":
+            return self.embedding(x, nth(1, "weight"), nth(3, "max_norm"), node)
+        if last in ("batch_norm", "instance_norm"):
+            return self.batch_norm(x, nth(3, "weight"), nth(4, "bias"), node, last)
+        if last in ("layer_norm", "group_norm", "rms_norm"):
+            return self.norm(x, nth(2, "weight"), nth(3, "bias"), node, last)
+        if last.startswith("conv") and last[-1] == "d":
+            return self.apply("conv2d", node, {"input": x, "weight": nth(1, "weight"), "bias": nth(2, "bias")}, shown=last)
+        if last in ("dropout", "dropout2d", "alpha_dropout", "feature_dropout"):
+            made = self.apply("dropout", node, {"input": x}, shown=last)
+            return made
+        if last == "one_hot":
+            return self.fresh(node)
+        if last.endswith("pool2d") or last.endswith("pool1d") or last.endswith("pool3d"):
+            return self.apply("max_pool2d" if "max" in last else "avg_pool2d", node, {"self": x, "input": x}, shown=last)
+        clean = {k: v for k, v in keywords.items() if k != "inplace"}
+        if not args and "input" in clean:
+            args = [clean.pop("input")]
+        return self.op(last, args, clean, node)
+
+    def _autograd(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if last == "backward" and args:
+            self.backward([t for _, t in self.tensors(args[0])], node, keywords)
+            return NONE
+        if last == "grad" and args:
+            inputs = args[1] if len(args) > 1 else keywords.get("inputs", unknown())
+            roots = [t for _, t in self.tensors(args[0])]
+            self.backward(roots, node, keywords, inputs)
+            create = keywords.get("create_graph")
+            live = create is not None and not (isinstance(create, Const) and create.value is False)
+
+            def one(_: Value) -> Value:
+                made = self.fresh(node)
+                if live and self.grad_mode is not False:
+                    found = [((), t) for t in roots] + self.tensors(inputs)
+                    made.node = self.record("grad", found, node)
+                    made.grad, made.leaf = max((t.grad for t in roots), default=NO), False
+                return made
+
+            if isinstance(inputs, Seq):
+                return Seq([one(v) for v in inputs.items], "tuple", one(inputs.rest) if inputs.rest is not None else None)
+            return Seq([one(inputs)], "tuple", one(inputs))
+        if last == "Variable" and args:
+            wants = keywords.get("requires_grad")
+            if isinstance(args[0], Tensor) and isinstance(wants, Const) and wants.value is True:
+                made = Tensor(args[0].storages, YES)
+                made.origin = self.at(node)
+                return made
+            return args[0]
+        return unknown()
+
+    def _checkpoint(self, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        found = [pair for value in args[1:] for pair in self.tensors(value)]
+        grad = self.strongest(found)
+        made = self.record("checkpoint", found, node)
+        made.sure = grad == YES
+        if grad:
+            for path, tensor in found:
+                self.save(path, tensor, made, node, "checkpoint", "self", grad == YES)
+        result = self.call_value(args[0], args[1:], {k: v for k, v in keywords.items() if k not in ("use_reentrant", "preserve_rng_state")}, node)
+        if grad:
+            for _, tensor in self.tensors(result):
+                top = self.node_of(tensor)
+                if top is not None and top.leaf is None:
+                    top.parents.append(made)
+        return result
+
+    def _loader(self, args: list[Value]) -> Value:
+        return Seq([], "loader", rest=unknown("batch"))
+
+    def _grad_mode(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if args and isinstance(args[0], Function):  # torch.no_grad(f)
+            args[0].grad_mode = last == "enable_grad"
+            return args[0]
+        made = Instance(None, "grad_mode")
+        on: bool | None = last == "enable_grad"
+        if last in ("set_grad_enabled", "inference_mode") and (args or "mode" in keywords):
+            value = args[0] if args else keywords["mode"]
+            known = self.truthy(value)
+            on = known if last == "set_grad_enabled" or known is None else not known
+        made.attrs["mode"] = Const(on)
+        if last == "set_grad_enabled" and isinstance(self.statement, ast.Expr) and self.statement.value is node:
+            self.grad_mode = on
+        return made
+
+    # --- contexts
+
+    def enter(self, value: Value) -> tuple[Value, Any]:  # type: ignore[override]
+        for _, option in self.options(value):
+            if isinstance(option, Instance):
+                if option.nn == "grad_mode":
+                    mode = option.attrs.get("mode")
+                    self.grad_mode = mode.value if isinstance(mode, Const) else None
+                elif option.nn == "forgive":
+                    before = self.healed
+                    self.healed = True
+
+                    def leave() -> None:
+                        self.healed = before
+
+                    return option, leave
+                elif option.cls is not None:
+                    start, end = self.method_of(option, "__enter__"), self.method_of(option, "__exit__")
+                    inner = self.call_value(start, [], {}, self.statement or ast.Pass()) if start is not None else option
+
+                    def leave_own() -> None:
+                        if end is not None:
+                            self.call_value(end, [NONE, NONE, NONE], {}, self.statement or ast.Pass())
+
+                    return inner, leave_own
+            if isinstance(option, Seq) and option.kind == "generator":
+                return (option.items[0] if option.items else unknown()), None
+        return value, None
+
+    # --- objects that are built in
+
+    def builtin_method(self, owner: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+        if isinstance(owner, Instance):
+            return self._instance_method(owner, name, args, keywords, node)
+        if isinstance(owner, Class) and name == "apply":
+            return self.apply_function(owner, args, keywords, node)
+        if isinstance(owner, Seq):
+            return self._seq_method(owner, name, args)
+        if isinstance(owner, Dict):
+            return self._dict_method(owner, name, args, keywords)
+        if isinstance(owner, Opaque):
+            return self._unknown_method(owner, name, args, keywords, node)
+        return unknown()
+
+    def _instance_method(self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if owner.nn == "optim":
+            return self.optimizer_method(owner, name, args, keywords, node)
+        if owner.nn == "ctx":
+            return self.ctx_method(owner, name, args, node)
+        if owner.nn == "scaler":
+            if name == "scale" and args:
+                return self.apply("mul", node, {"self": args[0], "other": Const(1.0)}) if self.tensors(args[0]) else unknown()
+            if name == "step" and args:
+                return self.call_value(self.attribute(args[0], "step", node), args[1:], {}, node)
+            return unknown()
+        if owner.nn == "dist":
+            return self._distribution(owner, name, args, node)
+        if owner.nn == "ndarray":
+            return self._array_method(owner, name, args, node)
+        if owner.nn == "super":
+            return unknown()
+        made = self.module_method(owner, name, args, keywords, node)
+        if made is not None:
+            return made
+        if name in ("backward", "manual_backward") and args:
+            self.backward([t for _, t in self.tensors(args[0])], node, keywords)
+            return NONE
+        return self.unknown_call(None, args, keywords, node)
+
+    def _unknown_method(self, owner: Opaque, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if name == "parameters":
+            return Seq([self.parameters_of_opaque(owner)], "iterator")
+        if name in ("backward", "manual_backward"):
+            roots = [t for _, t in self.tensors(args[0])] if args else [owner.as_tensor()]
+            self.backward(roots, node, keywords)
+            return NONE
+        if name in ("to", "cuda", "cpu", "train", "eval", "float", "half", "double"):
+            return owner
+        return self.unknown_call(owner if name in ("forward",) else None, [owner.tensor or NONE, *args], keywords, node)
+
+    def _distribution(self, owner: Instance, name: str, args: list[Value], node: ast.AST) -> Value:
+        if name in ("sample", "sample_n"):
+            return self.fresh(node)
+        held = Seq([*owner.attrs.values(), *args])
+        return self.all_kept(f"{name}", [held], node)
+
+    def _array_method(self, owner: Instance, name: str, args: list[Value], node: ast.AST) -> Value:
+        if name in ("fill", "sort", "partition", "put", "itemset", "resize"):
+            self.write(owner.attrs["memory"], "fill_", node, shown=f".{name}()")
+            return NONE
+        if name in ("reshape", "ravel", "view", "squeeze", "transpose", "swapaxes"):
+            return owner
+        return self.numpy_result()
+
+    def _numpy(self, last: str, args: list[Value], node: ast.AST) -> Value:
+        first = args[0] if args else None
+        if last in ("copyto", "put", "place", "putmask", "fill_diagonal") and isinstance(first, Instance) and first.nn == "ndarray":
+            self.write(first.attrs["memory"], "copy_", node, shown=f"np.{last}()")
+            return NONE
+        if last in ("asarray", "ravel", "reshape", "squeeze", "atleast_1d", "ascontiguousarray"):
+            if isinstance(first, Instance) and first.nn == "ndarray":
+                return first
+            if isinstance(first, Tensor):
+                return self.array_of(self.behind(first, "numpy"))
+        return self.numpy_result()
+
+    def _seq_method(self, owner: Seq, name: str, args: list[Value]) -> Value:
+        if name in ("append", "appendleft", "add") and args:
+            self.share(args[0])
+            if len(owner.items) < 24:
+                owner.items.append(args[0])
+            else:
+                owner.items[-1] = args[0]
+        elif name == "insert" and len(args) > 1:
+            self.share(args[1])
+            owner.items.insert(0, args[1])
+        elif name == "extend" and args:
+            owner.items += self.iterate(args[0], None)[: max(0, 24 - len(owner.items))]
+        elif name in ("pop", "popleft"):
+            if owner.items and owner.rest is None:
+                at = 0 if name == "popleft" or (args and isinstance(args[0], Const) and args[0].value == 0) else -1
+                # Taken back by no other arm: the list is left as it is inside a branch.
+                return owner.items[at] if self.journals else owner.items.pop(at)
+            return owner.rest or unknown()
+        elif name == "clear":
+            if not self.journals:
+                owner.items.clear()
+        elif name == "copy":
+            return Seq(list(owner.items), owner.kind, owner.rest)
+        elif name in ("index", "count"):
+            return unknown()
+        return NONE
+
+    def _dict_method(self, owner: Dict, name: str, args: list[Value], keywords: dict[str, Value]) -> Value:
+        rest = [owner.rest] if owner.rest is not None else []
+        if name == "items":
+            pairs: list[Value] = [Seq([Const(k), v], "tuple") for k, v in owner.items.items()]
+            return Seq(pairs + [Seq([unknown("key"), v], "tuple") for v in rest], "iterator")
+        if name == "values":
+            return Seq([*owner.items.values(), *rest], "iterator")
+        if name == "keys":
+            return Seq([Const(k) for k in owner.items], "iterator", unknown() if rest else None)
+        if name in ("get", "pop", "setdefault") and args:
+            key = args[0]
+            if isinstance(key, Const) and isinstance(key.value, str | int) and key.value in owner.items:
+                return owner.items[key.value]
+            if name == "setdefault" and len(args) > 1 and isinstance(key, Const):
+                self.store(owner.items, key.value, args[1])
+                return args[1]
+            return owner.rest or (args[1] if len(args) > 1 else unknown())
+        if name == "update":
+            for value in args:
+                if isinstance(value, Dict):
+                    for k, v in value.items.items():
+                        self.store(owner.items, k, v)
+            for k, v in keywords.items():
+                self.store(owner.items, k, v)
+        if name == "copy":
+            return Dict(dict(owner.items), owner.rest)
+        return NONE
+
+    # --- Python's own functions
+
+    def _builtin(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        first = args[0] if args else None
+        if name == "super":
+            return self.make_super(args)
+        if name == "range":
+            return self._range(args)
+        if name == "enumerate" and first is not None:
+            items = self.iterate(first, None)
+            return Seq([Seq([Const(i, True), v], "tuple") for i, v in enumerate(items)], "iterator")
+        if name == "zip":
+            columns = [self.iterate(a, None) for a in args]
+            return Seq([Seq(list(row), "tuple") for row in zip(*columns, strict=False)], "iterator")
+        if name in ("list", "tuple", "set", "sorted", "reversed", "iter", "frozenset"):
+            if first is None:
+                return Seq([], "tuple" if name == "tuple" else "list")
+            if isinstance(first, Seq):
+                items = list(first.items)
+                return Seq(items[::-1] if name == "reversed" else items, "tuple" if name == "tuple" else "list", first.rest)
+            if isinstance(first, Opaque):
+                return first
+            return Seq(self.iterate(first, None), "tuple" if name == "tuple" else "list")
+        if name == "next" and first is not None:
+            return self.element(first) if not isinstance(first, Seq) or not first.items else first.items[0]
+        if name == "dict":
+            made = Dict({})
+            if isinstance(first, Dict):
+                made.items.update(first.items)
+                made.rest = first.rest
+            elif isinstance(first, Seq):
+                for pair in first.items:
+                    if isinstance(pair, Seq) and len(pair.items) == 2:
+                        key = pair.items[0]
+                        if isinstance(key, Const) and isinstance(key.value, str | int):
+                            made.items[key.value] = pair.items[1]
+                        else:
+                            made.rest = pair.items[1]
+            made.items.update(keywords)
+            return made
+        if name == "sum" and first is not None:
+            items = self.iterate(first, None)
+            total: Value = args[1] if len(args) > 1 else Const(0)
+            for item in items:
+                total = self.apply("add", node, {"self": total, "other": item}) if self.tensors(item) else total
+            return total
+        if name in ("max", "min", "abs", "pow", "round") and first is not None and self.tensors(first, deep=0):
+            return self.op({"abs": "abs", "pow": "pow"}.get(name, "maximum"), args, {}, node) if name in ("abs", "pow") else unknown()
+        if name == "map" and len(args) > 1:
+            return Seq([self.call_value(args[0], [v], {}, node) for v in self.iterate(args[1], None)[:4]], "iterator")
+        if name == "filter" and len(args) > 1:
+            return args[1]
+        if name == "getattr" and len(args) > 1:
+            return self._getattr(args, node)
+        if name == "setattr" and len(args) > 2 and isinstance(args[1], Const):
+            self.set_attribute(args[0], str(args[1].value), args[2], node)
+            return NONE
+        if name == "isinstance" and len(args) > 1:
+            known = self._is_instance(args[0], args[1])
+            return unknown() if known is None else Const(known)
+        if name == "len":
+            return unknown("len")
+        if name in ("float", "int", "str", "repr", "bool", "print", "hasattr", "type", "id", "format"):
+            return unknown(name)
+        if name == "property" or name in ("staticmethod", "classmethod"):
+            return first or unknown()
+        if name == "slice":
+            return Const(slice(None))
+        return unknown()
+
+    def _range(self, args: list[Value]) -> Value:
+        bounds = [a.value if isinstance(a, Const) and isinstance(a.value, int) else None for a in args]
+        start = (bounds[0] if len(bounds) > 1 else 0) or 0
+        step = (bounds[2] if len(bounds) > 2 else 1) or 1
+        stop = bounds[1] if len(bounds) > 1 else (bounds[0] if bounds else None)
+        count = 2
+        if stop is not None and not any(b is None for b in bounds):
+            count = max(0, min(2, len(range(start, stop, step))))
+        return Seq([Const(start + i * step, True) for i in range(count)], "range")
+
+    def _getattr(self, args: list[Value], node: ast.AST) -> Value:
+        key = args[1]
+        if isinstance(key, Const) and isinstance(key.value, str):
+            return self.over(args[0], lambda v: self.attribute(v, key.value, node))
+        return unknown()
+
+    def _is_instance(self, value: Value, cls: Value) -> bool | None:
+        wanted = [self.force(c) for c in (cls.items if isinstance(cls, Seq) else [cls])]
+        answers = [self._is_one(value, c) for c in wanted]
+        if True in answers:
+            return True
+        return False if all(a is False for a in answers) else None
+
+    def _is_one(self, value: Value, cls: Value) -> bool | None:
+        name = cls.name.rpartition(".")[2] if isinstance(cls, Ext) else ""
+        if isinstance(value, Tensor) and not value.opaque:
+            return name in ("Tensor", "Parameter") if isinstance(cls, Ext) else None
+        if isinstance(value, Instance):
+            if isinstance(cls, Class):
+                return cls in self.mro(value.cls) if value.cls is not None else False
+            if name == "Module":
+                return bool(value.nn) or self.is_module(value.cls)
+            if value.cls is None:
+                return value.nn == name or (name == "_ConvNd" and value.nn.startswith("Conv")) or (
+                    name.startswith("_BatchNorm") and "BatchNorm" in value.nn
+                )
+            return any(b.endswith(f".{name}") for b in self.outside(value.cls))
+        if isinstance(value, Seq):
+            return name in (value.kind, "Sequence", "Iterable") if name else None
+        if isinstance(value, Dict):
+            return name in ("dict", "Mapping", "OrderedDict") if name else None
+        return None
+
+    def _base_method(self, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        """super().method(...) where the base is torch's: [self, base, method, *args]."""
+        me, base, method = args[0], args[1], args[2]
+        assert isinstance(me, Instance) and isinstance(base, Const) and isinstance(method, Const)
+        rest = args[3:]
+        if method.value == "__init__":
+            if base.value and "Function" not in base.value:
+                self.make_module(str(base.value), rest, keywords, node, me)
+                if me.nn == "Module":
+                    me.nn = ""
+            return NONE
+        if method.value in ("forward", "__call__"):
+            return self.module_call(me, rest, keywords, node)
+        if base.value.startswith("torch.optim"):
+            return self.optimizer_method(me, str(method.value), rest, keywords, node)
+        made = self.module_method(me, str(method.value), rest, keywords, node)
+        return made if made is not None else unknown()
+
+    def copied(self, value: Value, memo: dict[int, Value], deep: bool) -> Value:
+        """copy.deepcopy of a model: the same shape, other memory."""
+        if id(value) in memo or len(memo) > 400:
+            return memo.get(id(value), value)
+        if isinstance(value, Tensor):
+            made = Tensor(tuple(Storage(s.name, s.kind) for s in value.storages), value.grad if value.param or value.leaf else NO)
+            made.param, made.name, made.leaf = value.param, value.name, True
+            memo[id(value)] = made
+            return made
+        if isinstance(value, Instance):
+            twin = Instance(value.cls, value.nn)
+            memo[id(value)] = twin
+            twin.attrs = {k: self.copied(v, memo, deep) for k, v in value.attrs.items()}
+            return twin
+        if isinstance(value, Seq):
+            seq = Seq([], value.kind)
+            memo[id(value)] = seq
+            seq.items = [self.copied(v, memo, deep) for v in value.items]
+            seq.rest = self.copied(value.rest, memo, deep) if value.rest is not None else None
+            return seq
+        if isinstance(value, Dict):
+            made_dict = Dict({k: self.copied(v, memo, deep) for k, v in value.items.items()}, value.rest)
+            memo[id(value)] = made_dict
+            return made_dict
+        if isinstance(value, Opaque):
+            other = Opaque(value.name)
+            memo[id(value)] = other
+            return other
+        return value
+
+
+__all__ = ["Alt", "Bound", "External", "ModuleValue", "snake"]
