@@ -18,7 +18,7 @@ _MOST = 2_000_000
 
 
 def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
-    """The findings in one file. It never fails: what can't be walked is left."""
+    """The findings that one file shows. It never fails: what can't be walked is left."""
     risks = Risks(tree)
     if not risks.any:
         return []
@@ -31,8 +31,8 @@ def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
     module.declared = True
     _guarded(walker, lambda: _program(walker, module))
     _rest(walker, module, risks)
-    found = [f for f in walker.ledger.findings.values() if f.place.file == file]
-    return sorted(found, key=lambda f: f.order)
+    # A program's conflict may lie in a module that it imports: whoever asked for that file is told.
+    return sorted(walker.ledger.findings.values(), key=lambda f: f.order)
 
 
 def _guarded(walker: External, walk: Any) -> None:

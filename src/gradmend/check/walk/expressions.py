@@ -287,6 +287,7 @@ class Expressions(Statements):
     def _comprehension(self, node: Any) -> Value:
         found: list[Value] = []
         keys: list[Value] = []
+        more: list[Value] = []  # sources of unknown length
         before = self.path
         saved: dict[str, Value | None] = {}
         env = self.frame.env
@@ -300,7 +301,10 @@ class Expressions(Statements):
                     found.append(self.eval(node.elt))
                 return
             generator = node.generators[i]
-            items = self.iterate(self.eval(generator.iter), generator.iter)
+            source = self.eval(generator.iter)
+            items = self.iterate(source, generator.iter)
+            if isinstance(source, Seq) and source.rest is not None:
+                more.append(source)
             most = 8 if i == 0 and len(items) <= 8 else 2
             for item in items[:most]:
                 for name in ast.walk(generator.target):
@@ -329,7 +333,7 @@ class Expressions(Statements):
                 else:
                     made.rest = value
             return made
-        return Seq(found)
+        return Seq(found, rest=found[-1] if more and found else None)
 
     def _lambda(self, node: ast.Lambda) -> Value:
         frame = self.frame
@@ -463,7 +467,7 @@ class Expressions(Statements):
         """What a loop over it would bind, a few of them."""
         if isinstance(value, Seq):
             items = list(value.items)
-            return items + [value.rest] * 2 if value.rest is not None and len(items) < 2 else items
+            return items + [value.rest] * max(1, 2 - len(items)) if value.rest is not None else items
         if isinstance(value, Alt):
             for _, option in self.options(value):
                 if not isinstance(option, Const):

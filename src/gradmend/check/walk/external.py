@@ -342,7 +342,7 @@ class External(TorchAPI):
 
     def _unknown_method(self, owner: Opaque, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         if name == "parameters":
-            return Seq([self.parameters_of_opaque(owner)], "iterator")
+            return Seq([weights := self.parameters_of_opaque(owner)], "iterator", weights)
         if name in ("backward", "manual_backward"):
             roots = [t for _, t in self.tensors(args[0])] if args else [owner.as_tensor()]
             self.backward(roots, node, keywords)

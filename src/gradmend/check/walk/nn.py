@@ -54,10 +54,15 @@ _LOSS = {
     "HuberLoss": "huber_loss",
     "KLDivLoss": "kl_div",
 }
+_FUNCTIONS = {"LogSigmoid": "logsigmoid", "PReLU": "prelu", "RReLU": "rrelu"}
 _SAME = {"Identity", "DataParallel", "DistributedDataParallel"}
 
 
 def snake(name: str) -> str:
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    for odd, plain in (("ReLU", "Relu"), ("SiLU", "Silu"), ("Softmax2d", "Softmax")):
+        name = name.replace(odd, plain)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
@@ -343,9 +348,11 @@ class NN(Calls):
     def module_method(self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value | None:
         """Methods of nn.Module; None where it is not one of them."""
         if name in ("parameters", "buffers"):
-            return Seq([self.group(self.parameters_of(owner), "parameters")], "iterator") if name == "parameters" else Seq([], rest=unknown())
+            each = self.group(self.parameters_of(owner), "parameters") if name == "parameters" else unknown("buffers")
+            return Seq([each], "iterator", each)
         if name == "named_parameters":
-            return Seq([Seq([unknown("name"), self.group(self.parameters_of(owner), "parameters")], "tuple")], "iterator")
+            pair = Seq([unknown("name"), self.group(self.parameters_of(owner), "parameters")], "tuple")
+            return Seq([pair], "iterator", pair)
         if name in ("modules", "children"):
             found: list[Value] = [m for m in self.submodules(owner) if name == "modules" or m is not owner]
             return Seq(found[:12], "iterator")
