@@ -13,7 +13,7 @@ from gradmend.check.walk.core import Enough, Frame
 from gradmend.check.walk.external import External
 
 _BASE = 30_000
-_PER_STATEMENT = 60
+_PER_STATEMENT = 30
 _MOST = 2_000_000
 
 
@@ -23,8 +23,6 @@ def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
     if not risks.any:
         return []
     module = project.module(file)
-    if module is None:
-        return []
     module.main = True
     walker = External(project, min(_MOST, _BASE + _PER_STATEMENT * risks.statements))
     walker.edits = []
@@ -67,7 +65,7 @@ def _rest(walker: External, module: Module, risks: Risks) -> None:
 
 
 def _fresh(walker: External, risks: Risks, node: Any) -> None:
-    walker.left = 4_000 + _PER_STATEMENT * risks.sizes.get(id(node), 20)
+    walker.left = 3_000 + _PER_STATEMENT * risks.sizes.get(id(node), 20)
 
 
 def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set[int]) -> None:
@@ -86,7 +84,7 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
         if isinstance(made, Instance):
             holder.append(made)
 
-    walker.left = 4_000 + _PER_STATEMENT * risks.sizes.get(id(cls.node), 50)
+    walker.left = 3_000 + _PER_STATEMENT * risks.sizes.get(id(cls.node), 50)
     _guarded(walker, build)
     if not holder:
         functions = [m for m in wanted if m.name == "forward"]

@@ -114,7 +114,9 @@ class Ledger:
                 continue
             if write.how == "swap" and save.whole is None:
                 continue  # a view that was kept still looks at the old memory
-            sure = save.sure and write.sure
+            sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
+            if assumed and not sure:
+                continue
             severity: Severity = "error" if sure and not assumed else "warning"
             self.told(words.overwritten(save, write, None if assumed else place, severity))
             return
@@ -136,6 +138,11 @@ def compatible(a: Path, b: Path) -> bool:
         a, b = b, a
     arms = dict(b)
     return all(arms.get(condition, arm) == arm for condition, arm in a)
+
+
+def chosen(path: Path) -> bool:
+    """Does it rest on which item of several was meant?"""
+    return any(type(condition) is tuple and condition[0] == "item" for condition, _ in path)
 
 
 def leading_to(roots: Iterable[Node], targets: set[int]) -> set[Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import warnings
-from functools import cache
+from functools import cache, lru_cache
 
 from gradmend.check.values import Value
 
@@ -15,31 +15,42 @@ _LARGEST = 8_000_000  # bytes of one imported file
 
 
 class Module:
-    __slots__ = ("declared", "env", "file", "main", "package", "tree")
+    """A file, parsed when it is first looked into: most imports never are."""
 
-    def __init__(self, file: str, tree: ast.Module) -> None:
+    __slots__ = ("_project", "_tree", "declared", "env", "file", "main", "package")
+
+    def __init__(self, file: str, project: Project) -> None:
         self.file = file
-        self.tree = tree
+        self._project = project
+        self._tree: ast.Module | None = None
         self.env: dict[str, Value] = {}
         self.declared = False
         self.main = False
         self.package = os.path.dirname(file)
+
+    @property
+    def tree(self) -> ast.Module:
+        if self._tree is None:
+            self._tree = self._project.tree(self.file)
+        return self._tree
 
 
 class Project:
     """What is known of the files around. Trees are shared by all who ask; what they define belongs to one run."""
 
     def __init__(self, overlay: dict[str, ast.Module] | None = None) -> None:
-        self._modules: dict[str, Module | None] = {}
+        self._modules: dict[str, Module] = {}
         self.overlay = overlay or {}  # files as an editor or stdin has them
         self.read: set[str] = set()  # whose content an answer depends on
 
-    def module(self, file: str) -> Module | None:
+    def module(self, file: str) -> Module:
         if file not in self._modules:
-            tree = self.overlay.get(file) or parsed(file, _stamp(file))
-            self.read.add(file)
-            self._modules[file] = Module(file, tree) if tree is not None else None
+            self._modules[file] = Module(file, self)
         return self._modules[file]
+
+    def tree(self, file: str) -> ast.Module:
+        self.read.add(file)
+        return self.overlay.get(file) or parsed(file, _stamp(file)) or ast.Module([], [])
 
     def find(self, importer: Module, name: str, level: int) -> Module | None:
         """The project's file behind `import name` or `from ..name import x`; None for what lies outside."""
@@ -100,7 +111,7 @@ def _stamp(file: str) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-@cache
+@lru_cache(maxsize=400)
 def parsed(file: str, stamp: tuple[int, int]) -> ast.Module | None:
     """The tree of a file that is imported; None where it can't be read, which is told when the file itself is checked."""
     if stamp[1] > _LARGEST:

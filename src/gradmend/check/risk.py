@@ -33,7 +33,7 @@ class Risks:
                 self.statements += 1
                 for outer in inside:
                     self.sizes[id(outer)] = self.sizes.get(id(outer), 0) + 1
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 if isinstance(node, ast.ClassDef):
                     self._classes[node.name] = node
                 if len(inside) < 6:

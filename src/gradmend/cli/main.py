@@ -13,7 +13,8 @@ from gradmend.errors import UsageError
 _COMMANDS = ("run", "fix", "check", "explain", "saves", "report", "demo")
 
 
-def build() -> argparse.ArgumentParser:
+def build(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser; with `only`, of that command alone: the others' modules need not load for it."""
     from gradmend import __version__
 
     parser = argparse.ArgumentParser(
@@ -23,13 +24,14 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gradmend {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in _COMMANDS:
+    for name in (only,) if only in _COMMANDS else _COMMANDS:
         import_module(f"gradmend.cli.{name}").add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = build().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = build(words[0] if words else None).parse_args(words)
     command = import_module(f"gradmend.cli.{args.command}")
     try:
         return int(command.run(args))

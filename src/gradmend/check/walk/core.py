@@ -153,7 +153,7 @@ class Core:
             return first
         # An absent value tells less than one that is there.
         if len(flat) > MOST_OPTIONS:
-            flat = [o for o in flat if not isinstance(o[1], Const | Opaque)][:MOST_OPTIONS] or flat[:MOST_OPTIONS]
+            flat = [o for o in flat if not isinstance(o[1], (Const, Opaque))][:MOST_OPTIONS] or flat[:MOST_OPTIONS]
         return Alt(flat)
 
     @contextmanager
@@ -227,7 +227,7 @@ class Core:
 
 
 def _key(key: Any) -> Any:
-    return key if isinstance(key, str | int) else id(key)
+    return key if isinstance(key, (str, int)) else id(key)
 
 
 def merged(a: Path, b: Path) -> Path:

@@ -111,7 +111,7 @@ class Expressions(Statements):
         self.frames.append(Frame(module, module.env))
         journals, self.journals = self.journals, []
         try:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 value = self.define(node, self.frame)
             elif isinstance(node, ast.ClassDef):
                 value = self.define_class(node, self.frame)
@@ -225,7 +225,7 @@ class Expressions(Statements):
             if known is None:
                 for rest in node.values[i + 1 :]:
                     later = self.eval(rest)
-                    if isinstance(value, Const | Opaque) and not isinstance(later, Const):
+                    if isinstance(value, (Const, Opaque)) and not isinstance(later, Const):
                         value = later
                 return value
             if known == stop:
@@ -515,7 +515,7 @@ class Expressions(Statements):
         side = True
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, side = test.operand, not side
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.IsNot | ast.NotEq | ast.NotIn):
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn)):
             side = not side
         key = self._question(test, 0)
         return (key if key is not None else ("if", id(test), self.ledger.now())), side
@@ -556,13 +556,13 @@ class Expressions(Statements):
             return
         name: Any = test
         wants_none = not holds
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Is | ast.IsNot):
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
             right = test.comparators[0]
             if not (isinstance(right, ast.Constant) and right.value is None):
                 return
             name = test.left
             wants_none = isinstance(test.ops[0], ast.Is) == holds
-        elif not isinstance(test, ast.Name | ast.Attribute):
+        elif not isinstance(test, (ast.Name, ast.Attribute)):
             return
         if isinstance(name, ast.Name):
             env: dict = self.frame.env
@@ -614,7 +614,7 @@ def _truthy(value: Value) -> bool | None:
         return None if value.soft and value.value == 1 else bool(value.value)
     if isinstance(value, Seq):
         return True if value.items else (None if value.rest is not None else False)
-    if isinstance(value, Instance | Function | Class | Bound | ModuleValue):
+    if isinstance(value, (Instance, Function, Class, Bound, ModuleValue)):
         return True
     return None
 
@@ -624,7 +624,7 @@ def _is_none(value: Value) -> bool:
 
 
 def _compared(a: Value, op: ast.cmpop, b: Value) -> bool | None:
-    if isinstance(op, ast.Is | ast.IsNot):
+    if isinstance(op, (ast.Is, ast.IsNot)):
         if _is_none(b):
             if _is_none(a):
                 answer = True
@@ -653,18 +653,18 @@ def _near(value: Const) -> bool:
 
 
 def _small(value: Any) -> bool:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         return abs(value) < 1e9
     return isinstance(value, str) and len(value) < 200
 
 
 def _hashable(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool | type(None) | tuple | bytes)
+    return isinstance(value, (str, int, float, bool, type(None), tuple, bytes))
 
 
 def _array_index(at: ast.expr) -> bool:
     if isinstance(at, ast.Tuple):
-        return any(_array_index(e) or isinstance(e, ast.Constant | ast.Name) for e in at.elts)
+        return any(_array_index(e) or isinstance(e, (ast.Constant, ast.Name)) for e in at.elts)
     return isinstance(at, ast.Slice) or (isinstance(at, ast.Constant) and at.value in (None, Ellipsis)) or isinstance(at, ast.Compare)
 
 

@@ -132,7 +132,7 @@ class External(TorchAPI):
             return self.over(
                 first,
                 lambda v: self.tensor_method(v.as_tensor() if isinstance(v, Opaque) else v, last, args[1:], keywords, node)
-                if isinstance(v, Tensor | Opaque)
+                if isinstance(v, (Tensor, Opaque))
                 else unknown(),
             )
         if not args and "input" in keywords:
@@ -415,7 +415,7 @@ class External(TorchAPI):
             return Seq([Const(k) for k in owner.items], "iterator", unknown() if rest else None)
         if name in ("get", "pop", "setdefault") and args:
             key = args[0]
-            if isinstance(key, Const) and isinstance(key.value, str | int) and key.value in owner.items:
+            if isinstance(key, Const) and isinstance(key.value, (str, int)) and key.value in owner.items:
                 return owner.items[key.value]
             if name == "setdefault" and len(args) > 1 and isinstance(key, Const):
                 self.store(owner.items, key.value, args[1])
@@ -466,7 +466,7 @@ class External(TorchAPI):
                 for pair in first.items:
                     if isinstance(pair, Seq) and len(pair.items) == 2:
                         key = pair.items[0]
-                        if isinstance(key, Const) and isinstance(key.value, str | int):
+                        if isinstance(key, Const) and isinstance(key.value, (str, int)):
                             made.items[key.value] = pair.items[1]
                         else:
                             made.rest = pair.items[1]

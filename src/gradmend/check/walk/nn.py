@@ -454,7 +454,7 @@ class NN(Calls):
         if name == "step":
             closure = args[0] if args else keywords.get("closure")
             result: Value = NONE
-            if isinstance(closure, Function | Bound | Alt):
+            if isinstance(closure, (Function, Bound, Alt)):
                 with self.mode(True):
                     result = self.call_value(closure, [], {}, node)
             kind = owner.attrs.get("$name")

@@ -51,7 +51,7 @@ class Statements(Core):
         value = self.eval(node.value)
         if isinstance(value, Tensor) and not value.name and isinstance(node.targets[0], ast.Name):
             value.name = node.targets[0].id
-        if not isinstance(node.value, ast.Call | ast.BinOp):
+        if not isinstance(node.value, (ast.Call, ast.BinOp)):
             self.share(value)
         for target in node.targets:
             self.bind(target, value)
@@ -325,7 +325,7 @@ class Statements(Core):
             if getattr(target, "attr", getattr(target, "id", "")) == "dataclass":
                 made.dataclass = True
         for statement in node.body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 function = self.define(statement, frame, made)
                 there = made.attrs.get(statement.name)
                 if not (isinstance(function, Function) and function.kind == "setter" and there is not None):
@@ -335,7 +335,7 @@ class Statements(Core):
                     if isinstance(target, ast.Name):
                         made.attrs[target.id] = (
                             self.eval(statement.value)
-                            if isinstance(statement.value, ast.Constant | ast.Name | ast.Attribute)
+                            if isinstance(statement.value, (ast.Constant, ast.Name, ast.Attribute))
                             else Lazy(frame.module, target.id, statement.value)
                         )
             elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -383,10 +383,12 @@ class Statements(Core):
             return
         module.declared = True
         self.frames.append(Frame(module, module.env))
+        journals, self.journals = self.journals, []  # what a module defines, it defines on every path
         try:
             self._declare(module.tree.body, module, 0)
         finally:
             self.frames.pop()
+            self.journals = journals
 
     def _declare(self, body: list[ast.stmt], module: Any, deep: int) -> None:
         for statement in body:

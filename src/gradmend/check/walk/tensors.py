@@ -205,7 +205,7 @@ class Tensors(Expressions):
                 basic = False
             elif isinstance(value, Seq):
                 basic = False
-            elif isinstance(value, Opaque) and isinstance(part, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+            elif isinstance(value, Opaque) and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
                 # An integer or a tensor of indices: taken for the latter, whose result shares nothing.
                 basic = False
         return basic, where
@@ -439,7 +439,7 @@ class Tensors(Expressions):
                 self._set_item(option, target, value)
 
     def _set_item(self, owner: Value, target: ast.Subscript, value: Value) -> None:
-        site = self.statement if isinstance(self.statement, ast.Assign | ast.AugAssign) else target
+        site = self.statement if isinstance(self.statement, (ast.Assign, ast.AugAssign)) else target
         if isinstance(owner, Tensor) or (isinstance(owner, Opaque) and (owner.tensor is not None or _array_like(target.slice))):
             tensor = owner.as_tensor() if isinstance(owner, Opaque) else owner
             basic, where = self.index_kind(target.slice)
@@ -455,7 +455,7 @@ class Tensors(Expressions):
             return
         key = self.eval(target.slice) if not isinstance(target.slice, ast.Slice) else None
         if isinstance(owner, Dict):
-            if isinstance(key, Const) and isinstance(key.value, str | int | float | bool | tuple):
+            if isinstance(key, Const) and isinstance(key.value, (str, int, float, bool, tuple)):
                 self.store(owner.items, key.value, value)
             else:
                 owner.rest = value
@@ -491,7 +491,7 @@ def _leaf_node(tensor: Tensor) -> bool:
 def _masks_out(op: str, slots: dict[str, Value]) -> bool:
     """Filling with minus infinity before a softmax: its gradient there is zero anyway."""
     for value in slots.values():
-        if isinstance(value, Const) and isinstance(value.value, int | float) and value.value <= -1e4:
+        if isinstance(value, Const) and isinstance(value.value, (int, float)) and value.value <= -1e4:
             return True
         if isinstance(value, Opaque):
             return True
@@ -500,7 +500,7 @@ def _masks_out(op: str, slots: dict[str, Value]) -> bool:
 
 def _array_like(at: ast.expr) -> bool:
     parts = at.elts if isinstance(at, ast.Tuple) else [at]
-    return len(parts) > 1 or isinstance(parts[0], ast.Slice | ast.Compare) or (isinstance(parts[0], ast.Constant) and parts[0].value is Ellipsis)
+    return len(parts) > 1 or isinstance(parts[0], (ast.Slice, ast.Compare)) or (isinstance(parts[0], ast.Constant) and parts[0].value is Ellipsis)
 
 
 def _loaded(target: Any) -> ast.expr:
@@ -542,7 +542,7 @@ def target_name(site: ast.AST) -> str:
                 node = site.args[0]  # type: ignore[attr-defined]
         elif node.args:
             node = node.args[0]
-    while isinstance(node, ast.Subscript | ast.Call):
+    while isinstance(node, (ast.Subscript, ast.Call)):
         node = node.value if isinstance(node, ast.Subscript) else node.func
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
