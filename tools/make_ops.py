@@ -175,6 +175,9 @@ def table() -> dict[str, Any]:
             made[name] = found
     for name in sorted(_entries.by_op()):
         plain = name.rstrip("_")
+        own = [e for e in _entries.by_op()[name] if e.formulas and not e.composite]
+        if name.endswith("_") and own and not name.startswith("_"):
+            made[name] = from_formulas(own)  # in place it may keep another thing: leaky_relu_ its result
         if not name.startswith("_") and plain not in made and (found := entry_of(plain)) is not None:
             made[plain] = found
     return {"torch": torch.__version__.partition("+")[0], "ops": made}

@@ -25,7 +25,6 @@ def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
     module = project.module(file)
     module.main = True
     walker = External(project, min(_MOST, _BASE + _PER_STATEMENT * risks.statements))
-    walker.edits = []
     module.declared = True
     _guarded(walker, lambda: _program(walker, module))
     _rest(walker, module, risks)
@@ -44,6 +43,7 @@ def _guarded(walker: External, walk: Any) -> None:
     walker.active.clear()
     walker.journals.clear()
     walker.path, walker.grad_mode, walker.statement, walker.healed = (), True, None, False
+    walker.holds.clear()
 
 
 def _program(walker: External, module: Module) -> None:

@@ -16,7 +16,7 @@ _WHERE = frozenset({"index", "indices", "mask", "condition", "target", "offsets"
 def overwritten(save: Save, write: Write, backward: Place | None, severity: Severity) -> Finding:
     code = rule_of(save, write)
     name = f"`{write.name}`" if write.name else "a tensor"
-    if write.how in ("loud", "fused"):
+    if write.how in ("loud", "fused", "collective"):
         did = f"{write.op} changes {name} in place" if "step" not in write.op else f"{write.op}() changes {name}"
     elif write.how == "swap":
         did = f"this line gives {name} other memory through .data"
@@ -53,6 +53,8 @@ def rule_of(save: Save, write: Write) -> str:
         return "GM202"
     if write.how == "fused":
         return "GM203"
+    if write.how == "collective":
+        return "GM209"
     if write.how == "data":
         return "GM201"
     if write.op.endswith("step"):
@@ -125,6 +127,7 @@ _HELP = {
     "GM206": "call ctx.mark_dirty(x) in forward, or write to a copy",
     "GM207": "return a new gradient (`return g * 2`) instead of writing to it",
     "GM208": "don't write to the inputs of a checkpointed function",
+    "GM209": "clone it before the collective, or call the collective after backward()",
     "GM210": "make the edit in the open (`torch.where`, masked_fill), or say that it is meant: `h + (edited - h).detach()`",
     "GM302": "train the values themselves: gradmend.sparse.SparseTensor(pattern, values)",
     "GM303": "keep the values as a leaf and read values.grad: gradmend.sparse.SparseTensor",

@@ -213,6 +213,7 @@ class Calls(Tensors):
         if not isinstance(there, Tensor):
             there = Tensor((Storage(f"{owner.name}.parameters()", "param"),), MAYBE)
             there.name, there.param = f"{owner.name}'s parameters", True
+            self.models.append(owner)
             owner.attrs["$parameters"] = there
         return there
 

@@ -62,6 +62,9 @@ class Core:
         self.visited: set[int] = set()  # id of each FunctionDef that was walked
         self.active: list[int] = []  # of those, which are running now
         self.statement: ast.stmt | None = None
+        self.edits: dict = {}
+        self.holds: list[Any] = []
+        self.models: list[Opaque] = []  # called, but not seen
         self.assumed = False  # nothing is known of who calls: every backward is assumed
 
     # The parts of the walk that others call; each is defined in its own file.

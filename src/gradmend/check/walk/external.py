@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from gradmend.check import table
@@ -37,6 +38,7 @@ _OPTIMIZERS = frozenset(
     SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam Rprop ASGD LBFGS SparseAdam Adafactor Muon Lion Lamb RMSProp
     """.split()
 )
+_COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor"})
 _FORGIVE = frozenset({"allow_mutation_on_saved_tensors", "heal"})
 _NO_NAMESPACE = frozenset({"utils", "cuda", "backends", "jit", "compiler", "library", "distributed", "onnx", "profiler", "multiprocessing"})
 
@@ -115,6 +117,8 @@ class External(TorchAPI):
             return self.all_kept("functional_call", args[1:], node)
         if len(parts) > 2 and parts[1] in ("linalg", "special"):
             return self.op(f"{parts[1]}_{last}" if table.op(f"{parts[1]}_{last}") else last, args, dict(keywords), node)
+        if parts[1] == "distributed" and last in _COLLECTIVES and args:
+            return self.write(args[0], "copy_", node, shown=f"{last}()", how="collective")
         if len(parts) > 2 and parts[1] in _NO_NAMESPACE:
             return unknown()
         if len(parts) == 3 and parts[1] == "Tensor" and args and isinstance(args[0], Tensor):
@@ -349,7 +353,24 @@ class External(TorchAPI):
             return NONE
         if name in ("to", "cuda", "cpu", "train", "eval", "float", "half", "double"):
             return owner
+        if name == "step" and "opt" in owner.name.lower():
+            self._unseen_step(owner, node)
+            return NONE
+        if name == "zero_grad":
+            for model in self.models:
+                if _belongs(owner.name, model.name, len(self.models)):
+                    for storage in self.parameters_of_opaque(model).storages:
+                        storage.has_grad = False
+            return NONE
         return self.unknown_call(owner if name in ("forward",) else None, [owner.tensor or NONE, *args], keywords, node)
+
+    def _unseen_step(self, owner: Opaque, node: ast.AST) -> None:
+        """An optimizer and models that were handed in: by their names, `opt_d` steps `d`, and one of each belong together."""
+        with self.mode(False):
+            for model in self.models:
+                weights = self.parameters_of_opaque(model)
+                if weights.storages[0].has_grad and _belongs(owner.name, model.name, len(self.models)):
+                    self.write(weights, "add_", node, shown=f"{owner.name}.step", name=f"{model.name}'s parameters")
 
     def _distribution(self, owner: Instance, name: str, args: list[Value], node: ast.AST) -> Value:
         if name in ("sample", "sample_n"):
@@ -494,6 +515,11 @@ class External(TorchAPI):
             return unknown() if known is None else Const(known)
         if name == "len":
             return unknown("len")
+        if name in ("float", "int") and isinstance(first, Const) and isinstance(first.value, (str, int, float)):
+            try:
+                return Const(float(first.value) if name == "float" else int(first.value), first.soft)
+            except (ValueError, OverflowError):
+                return unknown()
         if name in ("float", "int", "str", "repr", "bool", "print", "hasattr", "type", "id", "format"):
             return unknown(name)
         if name == "property" or name in ("staticmethod", "classmethod"):
@@ -592,6 +618,12 @@ class External(TorchAPI):
             memo[id(value)] = other
             return other
         return value
+
+
+def _belongs(optimizer: str, model: str, models: int) -> bool:
+    bare = re.sub(r"optimi[sz]er|optim|opt|self|[._]", "", optimizer.lower())
+    name = re.sub(r"self|model|network|net|[._]", "", model.lower())
+    return models == 1 or (bool(bare) and bool(name) and (bare == name or bare[0] == name[0] == bare or name in bare))
 
 
 __all__ = ["Alt", "Bound", "External", "ModuleValue", "snake"]

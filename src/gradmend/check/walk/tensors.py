@@ -8,7 +8,7 @@ from typing import Any
 from gradmend.check import table, words
 from gradmend.check.findings import Place
 from gradmend.check.fixes import clone_first, no_grad_around, out_of_place
-from gradmend.check.ledger import Save, Write
+from gradmend.check.ledger import Save, Write, compatible
 from gradmend.check.values import (
     MAYBE,
     NO,
@@ -32,6 +32,7 @@ _IN_PLACE_SLOTS = frozenset({"self", "input"})
 
 class Tensors(Expressions):
     healed = False  # inside a context that forgives writes to what was saved
+    holds: list[Any]  # the custom Functions whose forward is being walked
 
     # --- history
 
@@ -96,6 +97,8 @@ class Tensors(Expressions):
         return made
 
     def record(self, name: str, found: list[tuple[Path, Tensor]], site: ast.AST) -> Node:
+        if self.edits:
+            self.used_after_edit(found)
         parents: list[Node] = []
         for _, tensor in found:
             for member in getattr(tensor, "members", (tensor,)):
@@ -247,6 +250,9 @@ class Tensors(Expressions):
                     "GM207", self.at(site), f"{shown} changes the gradient that the hook was given, which others share", "warning"
                 )
             )
+        for hold in self.holds:
+            if not hold.dirty and any(id(s) in hold.given for s in tensor.storages):
+                hold.wrote.append((self.at(site), shown, name or target_name(site) or tensor.name))
         grad = self.strongest([((), tensor), *others]) if quiet == "loud" else NO
         node: Node | None = None
         if grad:
@@ -361,9 +367,25 @@ class Tensors(Expressions):
         if isinstance(origin, Tensor) and origin.grad == YES and not origin.leaf and not origin.param and self.grad_mode:
             if _masks_out(op, slots) or op in table.OVERWRITES:
                 return
-            self.edits.append((origin, origin.storages[0], self.at(site), shown, self.ledger.now(), self.path))
+            self.edits[origin.storages[0]] = (self.at(site), shown, self.path)
 
-    edits: list[tuple[Tensor, Storage, Place, str, int, Path]]
+    edits: dict[Storage, tuple[Place, str, Path]]
+
+    def used_after_edit(self, found: list[tuple[Path, Tensor]]) -> None:
+        for _, tensor in found:
+            for storage in tensor.storages:
+                edit = self.edits.get(storage)
+                if edit is not None and tensor.grad == YES and not tensor.quiet and not tensor.leaf and compatible(edit[2], self.path):
+                    del self.edits[storage]
+                    self.told(
+                        words.refused(
+                            "GM210",
+                            edit[0],
+                            f"{edit[1]} changes a tensor of the graph behind autograd's back, and a later op computes with it: "
+                            "the gradient is that of the value before",
+                            "warning",
+                        )
+                    )
 
     # --- assignments to parts
 
@@ -493,8 +515,8 @@ def _masks_out(op: str, slots: dict[str, Value]) -> bool:
     for value in slots.values():
         if isinstance(value, Const) and isinstance(value.value, (int, float)) and value.value <= -1e4:
             return True
-        if isinstance(value, Opaque):
-            return True
+        if not isinstance(value, (Const, Tensor)) or (isinstance(value, Tensor) and value.opaque):
+            return True  # what is filled in is not known
     return False
 
 

@@ -220,6 +220,9 @@ class TorchAPI(NN):
                 slots[info.args[i]] = value
         for key, value in keywords.items():
             slots[info.args[0] if key == "input" else key] = value
+        if name == "sum" and args and isinstance(args[0], Tensor) and args[0].sparse == "result" and (len(args) > 1 or "dim" in keywords):
+            if self.grad_of(args[0]) == YES:
+                self.told(words.refused("GM306", self.at(node), "sum over a dimension of a sparse tensor that needs grad has no derivative", "warning"))
         if pair:
             first = self.apply("sum", node, {"self": args[0]}, shown=name)
             if isinstance(first, Tensor) and first.node is not None:
@@ -341,12 +344,23 @@ class TorchAPI(NN):
         ctx = Instance(None, "ctx")
         ctx.attrs["$node"] = _Hold(made, grad, {id(s) for _, t in found for s in t.storages}, found, cls.name)
         setup = self.find(cls, "setup_context")
+        hold = ctx.attrs["$node"]
+        assert isinstance(hold, _Hold)
+        self.holds.append(hold)
         with self.mode(False):
             if isinstance(setup, Function):
                 result = self.call_function(forward, list(args), keywords, node)
                 self.call_function(setup, [ctx, Seq(list(args), "tuple"), result], {}, node)
             else:
                 result = self.call_function(forward, [ctx, *args], keywords, node)
+        self.holds.pop()
+        if not hold.dirty and grad:
+            for where, shown, name in hold.wrote[:1]:
+                self.told(
+                    words.refused(
+                        "GM206", where, f"{shown} changes `{name}`, an input of {cls.name}, and forward never calls ctx.mark_dirty", "warning"
+                    )
+                )
         return self._outputs(result, made, grad, node, cls.name) if grad else result
 
     def check_function(self, cls: Class) -> None:
@@ -392,11 +406,12 @@ class TorchAPI(NN):
 class _Hold(Value):
     """The node behind a ctx."""
 
-    __slots__ = ("dirty", "found", "given", "grad", "name", "node")
+    __slots__ = ("dirty", "found", "given", "grad", "name", "node", "wrote")
 
     def __init__(self, node: Node, grad: int, given: set[int], found: Any, name: str) -> None:
         self.node, self.grad, self.given, self.found, self.name = node, grad, given, found, name
         self.dirty = False
+        self.wrote: list[tuple[Any, str, str]] = []
 
 
 _NOTHING = table.Op("", ("self",), {})
