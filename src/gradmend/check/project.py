@@ -11,13 +11,14 @@ from gradmend.check.values import Value
 
 # Never the project's own, even where their sources are what is checked.
 _OUTSIDE = frozenset({"torch", "numpy", "scipy", "pandas", "os", "sys", "math", "random", "typing", "collections"})
+_MOST_FILES = 40  # that one file is followed into
 _LARGEST = 8_000_000  # bytes of one imported file
 
 
 class Module:
     """A file, parsed when it is first looked into: most imports never are."""
 
-    __slots__ = ("_project", "_tree", "declared", "env", "file", "main", "package")
+    __slots__ = ("_project", "_tree", "declared", "env", "file", "main", "package", "stars")
 
     def __init__(self, file: str, project: Project) -> None:
         self.file = file
@@ -26,6 +27,7 @@ class Module:
         self.env: dict[str, Value] = {}
         self.declared = False
         self.main = False
+        self.stars: list[Module] = []
         self.package = os.path.dirname(file)
 
     @property
@@ -49,6 +51,8 @@ class Project:
         return self._modules[file]
 
     def tree(self, file: str) -> ast.Module:
+        if len(self.read) >= _MOST_FILES and file not in self.overlay:
+            return ast.Module([], [])
         self.read.add(file)
         return self.overlay.get(file) or parsed(file, _stamp(file)) or ast.Module([], [])
 

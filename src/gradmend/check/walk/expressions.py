@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from gradmend.check.project import Module
 from gradmend.check.values import (
     NONE,
     Alt,
@@ -85,9 +86,18 @@ class Expressions(Statements):
     def _free(self, name: str) -> Value:
         if name == "__name__":
             return Const("__main__") if self.frame.module.main else unknown(name)
-        made = unknown(name)
+        made = self.starred(self.frame.module, name) or unknown(name)
         self.frame.module.env[name] = made
         return made
+
+    def starred(self, module: Module, name: str, deep: int = 0) -> Value | None:
+        """A name that `from x import *` may have brought."""
+        for source in module.stars if deep < 3 else ():
+            self.declare(source)
+            there = source.env.get(name) or self.starred(source, name, deep + 1)
+            if there is not None:
+                return self.force(there)
+        return None
 
     def resolve(self, lazy: Lazy) -> Value:  # type: ignore[override]
         """Found out once, then kept in the module's own names."""
@@ -98,7 +108,7 @@ class Expressions(Statements):
             there = module.env.get(lazy.name)
             if there is None:
                 inner = self.project.find(module, lazy.name, 1) if module.file.endswith("__init__.py") else None
-                there = ModuleValue(inner) if inner is not None else unknown(lazy.name)
+                there = ModuleValue(inner) if inner is not None else self.starred(module, lazy.name) or unknown(lazy.name)
                 module.env[lazy.name] = there
             if there is lazy:
                 return unknown(lazy.name)

@@ -363,11 +363,8 @@ class Statements(Core):
         found = self.project.find(self.frame.module, name, node.level)
         for alias in node.names:
             if alias.name == "*":
-                if found is not None:
-                    self.declare(found)
-                    for key, value in found.env.items():
-                        if not key.startswith("_"):
-                            self.bind_name(key, value)
+                if found is not None and len(self.frame.module.stars) < 8:
+                    self.frame.module.stars.append(found)  # looked into when a name is found nowhere else
                 continue
             if found is None:
                 dotted = f"{name}.{alias.name}" if name else alias.name
@@ -405,6 +402,9 @@ class Statements(Core):
                 module.env[statement.target.id] = Lazy(module, statement.target.id, statement.value)  # type: ignore[attr-defined]
             elif kind in (ast.If, ast.Try) and deep < 3:
                 if kind is ast.If and _is_main(statement.test):  # type: ignore[attr-defined]
+                    continue
+                if kind is ast.If and "TYPE_CHECKING" in (getattr(statement.test, "id", ""), getattr(statement.test, "attr", "")):  # type: ignore[attr-defined]
+                    self._declare(statement.orelse, module, deep + 1)  # type: ignore[attr-defined]
                     continue
                 # Later ones win; what is under `else` or `except` is the fallback.
                 for part in ("orelse", "body") if kind is ast.If else ("body",):
