@@ -55,6 +55,7 @@ def _rest(walker: External, module: Module, risks: Risks) -> None:
     """What the program did not run: with arguments of which nothing is known."""
     # A program that never calls backward shows nothing of what its models do in training.
     seen = set(walker.visited) if walker.ledger.backwards else set()
+    walker.deepest = 7
     for value in list(module.env.values()):
         if isinstance(value, Function) and value.module is module:
             if id(value.node) not in seen and id(value.node) in risks.functions:
@@ -84,8 +85,10 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
         if isinstance(made, Instance):
             holder.append(made)
 
-    walker.left = 3_000 + _PER_STATEMENT * risks.sizes.get(id(cls.node), 50)
+    # What a base in another file does to an object is seldom worth its price.
+    walker.left, walker.deepest = 1_500 + _PER_STATEMENT * risks.sizes.get(id(cls.node), 50), 5
     _guarded(walker, build)
+    walker.deepest = 7
     if not holder:
         functions = [m for m in wanted if m.name == "forward"]
         if functions:

@@ -30,7 +30,7 @@ from gradmend.check.values import (
     Value,
     unknown,
 )
-from gradmend.check.walk.core import MOST_DEEP, Frame, merged
+from gradmend.check.walk.core import Frame, merged
 from gradmend.check.walk.tensors import Tensors
 
 _MODULES = ("torch.nn.Module", "torch.nn.modules.module.Module", "torch.nn.modules.Module")
@@ -120,7 +120,7 @@ class Calls(Tensors):
 
     def call_function(self, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         key = id(function.node)
-        if len(self.frames) > MOST_DEEP or self.active.count(key) > 1 or self.left < 200:
+        if len(self.frames) > self.deepest or self.active.count(key) > 1 or self.left < 200:
             return self.unknown_call(None, args, keywords, node)
         self.visited.add(key)
         env: dict[str, Value] = {}

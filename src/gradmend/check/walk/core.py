@@ -65,6 +65,7 @@ class Core:
         self.edits: dict = {}
         self.holds: list[Any] = []
         self.models: list[Opaque] = []  # called, but not seen
+        self.deepest = MOST_DEEP
         self.assumed = False  # nothing is known of who calls: every backward is assumed
 
     # The parts of the walk that others call; each is defined in its own file.
