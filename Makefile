@@ -9,7 +9,7 @@ JOBS   ?= 2
 # Where there is a compiler, installing builds this; the package works without.
 COMPILED := hatch_build.py $(wildcard src/gradmend/capture/native/*)
 
-.PHONY: demo test test-ops test-world world bench bench-venv bench-sparse tables venv lint types check clean
+.PHONY: demo test test-ops test-world world bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
@@ -39,8 +39,12 @@ bench-venv: $(BENCH)/.ready  ## The peers of the benchmarks, in an environment o
 
 tables: $(READY)  ## What is generated and committed: slots that backward never reads, pages of rules, sparse ops.
 	$(BIN)/python tools/make_reads.py
+	$(BIN)/python tools/make_ops.py
 	$(BIN)/python tools/make_rule_docs.py
 	$(BIN)/python tools/sparse_table.py
+
+check-corpus: $(READY)  ## The static check over the sources of torch and ten libraries, and its table: docs/check-corpus.md.
+	$(BIN)/python tools/check_corpus.py
 
 venv: $(READY)
 

@@ -1,4 +1,4 @@
-"""The command line: `gradmend run|fix|check|explain|saves|report|demo`."""
+"""The command line: `gradmend run|fix|check|server|explain|saves|report|demo`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import import_module
 from gradmend.errors import UsageError
 
 # Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
-_COMMANDS = ("run", "fix", "check", "explain", "saves", "report", "demo")
+_COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "demo")
 
 
 def build(only: str | None = None) -> argparse.ArgumentParser:
