@@ -76,10 +76,12 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
     if not wanted:
         return
     holder: list[Instance] = []
+    custom: list[bool] = []
 
     def build() -> None:
         walker.frames.append(Frame(module, module.env))
         if any(n.endswith("autograd.Function") for n in walker.outside(cls)):
+            custom.append(True)
             return
         made = walker.instantiate(cls, [], {}, cls.node)
         if isinstance(made, Instance):
@@ -91,7 +93,7 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
     walker.deepest = 7
     if not holder:
         functions = [m for m in wanted if m.name == "forward"]
-        if functions:
+        if functions and custom:
             _fresh(walker, risks, functions[0].node)
             _guarded(walker, lambda: _function_class(walker, cls, module))
         return

@@ -78,6 +78,7 @@ class Ledger:
         leaves: list[Tensor] = []
         seen: set[int] = set()
         todo = list(roots)
+        first = {id(node) for node in todo}
         while todo:
             node = todo.pop()
             if id(node) in seen:
@@ -94,7 +95,8 @@ class Ledger:
                 continue
             used = next((f for f in node.freed if compatible(f[1], path) and compatible(f[1], node.path)), None)
             if used is not None:
-                if node.keeps and not assumed:
+                # Somebody else's call may have detached what it was given; the same loss twice is the same loss.
+                if node.keeps and not assumed and (node.sure or id(node) in first):
                     self.told(words.second_backward(node, used[0], place))
                     continue
                 if node.keeps:

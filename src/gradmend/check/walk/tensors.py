@@ -316,8 +316,12 @@ class Tensors(Expressions):
         grad = self.grad_of(tensor)
         others_grad = max((self.grad_of(t) for _, t in others), default=NO)
         root = tensor
+        doubt = tensor.uncertain
         while root.base is not None:
             root = root.base
+            doubt = doubt or root.uncertain
+        if doubt:
+            return
         place = self.at(site)
         name = f"`{target_name(site) or tensor.name}`" if target_name(site) or tensor.name else "it"
         if op == "detach_":
@@ -461,6 +465,8 @@ class Tensors(Expressions):
                 self._set_item(option, target, value)
 
     def _set_item(self, owner: Value, target: ast.Subscript, value: Value) -> None:
+        if isinstance(owner, Tensor) and isinstance(value, Const) and (value.value is None or isinstance(value.value, str)):
+            return  # no tensor takes that: it is a container on this path
         site = self.statement if isinstance(self.statement, (ast.Assign, ast.AugAssign)) else target
         if isinstance(owner, Tensor) or (isinstance(owner, Opaque) and (owner.tensor is not None or _array_like(target.slice))):
             tensor = owner.as_tensor() if isinstance(owner, Opaque) else owner
