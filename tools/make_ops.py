@@ -31,7 +31,11 @@ HOMES: tuple[tuple[Any, str], ...] = (
     (torch.fft, ""),
 )
 # ATen's own name for what Python calls otherwise.
-RENAMED = {"max_pool2d": "max_pool2d_with_indices", "layer_norm": "native_layer_norm", "norm": "linalg_vector_norm"}
+RENAMED = {
+    "max_pool2d": "max_pool2d_with_indices",
+    "layer_norm": "native_layer_norm",
+    "norm": "linalg_vector_norm",
+}
 # They trust their arguments, and end the process on ours.
 CRASH = ("quantize", "fbgemm", "mkldnn", "miopen", "cudnn", "rnn", "lstm", "gru", "from_file", "unsafe")
 
@@ -100,7 +104,7 @@ def view_of(op: str) -> str | None:
         if any(i is not None and i.is_write for i in infos) or not any(infos):
             continue
         returns = schema.returns
-        if len(returns) == 1 and returns[0].alias_info is not None or "[]" in str(returns[0].type):
+        if (len(returns) == 1 and returns[0].alias_info is not None) or "[]" in str(returns[0].type):
             return "many" if "List" in str(returns[0].type) or "[]" in str(returns[0].type) else "one"
     return None
 
@@ -133,9 +137,7 @@ def _one_by_one(call: str, inputs: dict[str, Any], run: Any, args: list[str]) ->
             continue
         for other, t in inputs.items():
             t.requires_grad_(other == name)
-        kept: list[Any] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.detach()) or t, lambda t: t):
-            out = run()
+        kept, out = _run(run)
         outs = [o for o in (out if isinstance(out, tuple | list) else (out,)) if isinstance(o, torch.Tensor)]
         if not any(o.grad_fn is not None for o in outs):
             continue
@@ -151,13 +153,27 @@ def _one_by_one(call: str, inputs: dict[str, Any], run: Any, args: list[str]) ->
     return keeps if seen else None
 
 
+def _run(run: Any) -> tuple[list[Any], Any]:
+    kept: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        kept.append(tensor.detach())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        return kept, run()
+
+
 def _positions(call: str, args: list[str]) -> dict[str, str]:
     """The names in one of our own calls -> the op's names for those arguments."""
     tree = ast.parse(call, mode="eval").body
     given: dict[str, str] = {}
     if isinstance(tree, ast.Call):
         for i, argument in enumerate(tree.args):
-            first = next((n.id for n in ast.walk(argument) if isinstance(n, ast.Name) and n.id not in ("torch", "F")), None)
+            first = next(
+                (n.id for n in ast.walk(argument) if isinstance(n, ast.Name) and n.id not in ("torch", "F")),
+                None,
+            )
             if first is not None and i < len(args):
                 given.setdefault(first, args[i])
     elif isinstance(tree, ast.Subscript):

@@ -41,7 +41,9 @@ def test_json_has_what_other_tools_rely_on(folder: Path, capsys: pytest.CaptureF
     code, found = told(capsys, ".")
     assert code == 1 and len(found) == 1
     said = found[0]
-    assert {"file", "line", "column", "end_line", "end_column", "rule", "severity", "message", "fix"} <= set(said)
+    assert {"file", "line", "column", "end_line", "end_column", "rule", "severity", "message", "fix"} <= set(
+        said
+    )
     assert (said["file"], said["line"], said["column"], said["end_column"]) == ("bad.py", 5, 1, 7)
     assert (said["rule"], said["severity"]) == ("GM101", "error")
     assert [r["line"] for r in said["related"]] == [4, 6]
@@ -59,7 +61,9 @@ def test_exit_codes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_full_shows_the_write_the_save_and_the_use(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", "bad.py"])
     out = capsys.readouterr().out
-    assert out.startswith("error[GM101]: += changes `y` in place, but exp on line 4 kept its result for backward() on line 6")
+    assert out.startswith(
+        "error[GM101]: += changes `y` in place, but exp on line 4 kept its result for backward() on line 6"
+    )
     assert "5 | y += 1\n  | ^^^^^^" in out
     assert "help: " in out
 
@@ -68,7 +72,9 @@ def test_concise_and_github(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     main(["check", "bad.py", "--output-format", "concise"])
     assert capsys.readouterr().out.startswith("bad.py:5:1: GM101 [error] ")
     main(["check", "bad.py", "--output-format", "github"])
-    assert capsys.readouterr().out.startswith("::error file=bad.py,line=5,col=1,endLine=5,endColumn=7,title=gradmend GM101::")
+    assert capsys.readouterr().out.startswith(
+        "::error file=bad.py,line=5,col=1,endLine=5,endColumn=7,title=gradmend GM101::"
+    )
 
 
 def test_sarif_validates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,18 +84,29 @@ def test_sarif_validates(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     schema = json.loads((Path(__file__).parent / "data/sarif-2.1.0.json").read_text())
     jsonschema.Draft7Validator(schema).validate(log)
     results = {r["ruleId"]: r for r in log["runs"][0]["results"]}
-    assert [p["physicalLocation"]["region"]["startLine"] for p in results["GM101"]["relatedLocations"]] == [4, 6]
+    assert [p["physicalLocation"]["region"]["startLine"] for p in results["GM101"]["relatedLocations"]] == [
+        4,
+        6,
+    ]
     assert set(results) == {"GM000", "GM101"}
 
 
-def test_a_syntax_error_has_its_place_and_the_others_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_syntax_error_has_its_place_and_the_others_go_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "broken.py").write_text("import torch\nx = torch.ones(3\ny = 1\n")
     code, found = told(capsys, ".")
     assert code == 1
-    assert {(f["file"], f["rule"], f["line"]) for f in found} == {("bad.py", "GM101", 5), ("broken.py", "GM000", 2)}
+    assert {(f["file"], f["rule"], f["line"]) for f in found} == {
+        ("bad.py", "GM101", 5),
+        ("broken.py", "GM000", 2),
+    }
 
 
-@pytest.mark.parametrize(("comment", "quiet"), [("noqa", True), ("noqa: GM101", True), ("noqa: E501, GM101", True), ("noqa: GM102", False)])
+@pytest.mark.parametrize(
+    ("comment", "quiet"),
+    [("noqa", True), ("noqa: GM101", True), ("noqa: E501, GM101", True), ("noqa: GM102", False)],
+)
 def test_noqa(folder: Path, capsys: pytest.CaptureFixture[str], comment: str, quiet: bool) -> None:
     (folder / "bad.py").write_text(BAD.replace("y += 1", f"y += 1  # {comment}"))
     assert (told(capsys, "bad.py")[1] == []) == quiet
@@ -112,8 +129,13 @@ def test_settings(folder: Path, capsys: pytest.CaptureFixture[str], table: str, 
     assert len(told(capsys, ".", "--isolated")[1]) == 1
 
 
-@pytest.mark.parametrize("table", ["[tool.gradmend]\nselekt = []", "[tool.gradmend]\nselect = 3", "tool = [", "[tool]\ngradmend = 3"])
-def test_bad_settings_are_one_clear_line(folder: Path, capsys: pytest.CaptureFixture[str], table: str) -> None:
+@pytest.mark.parametrize(
+    "table",
+    ["[tool.gradmend]\nselekt = []", "[tool.gradmend]\nselect = 3", "tool = [", "[tool]\ngradmend = 3"],
+)
+def test_bad_settings_are_one_clear_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], table: str
+) -> None:
     (folder / "pyproject.toml").write_text(table)
     assert main(["check", "."]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -158,7 +180,10 @@ def test_notebook_by_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     head, tail = BAD.split("y += 1\n")
     cells = [
         {"cell_type": "markdown", "source": ["# notes"]},
-        {"cell_type": "code", "source": ["%matplotlib inline\n", "!pip install x\n", *head.splitlines(keepends=True)]},
+        {
+            "cell_type": "code",
+            "source": ["%matplotlib inline\n", "!pip install x\n", *head.splitlines(keepends=True)],
+        },
         {"cell_type": "code", "source": "%%bash\nls if then"},
         {"cell_type": "code", "source": ["y += 1\n", tail]},
     ]
@@ -169,11 +194,15 @@ def test_notebook_by_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith("n.ipynb:cell 4:1:1: GM101")
 
 
-def test_the_cache_answers_and_hears_of_changes_in_imports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_answers_and_hears_of_changes_in_imports(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "bad.py").unlink()
     helper, broken = "def bump(y):\n    return y + 1\n", "def bump(y):\n    y += 1\n    return y\n"
     (folder / "helper.py").write_text(helper)
-    (folder / "main.py").write_text(BAD.replace("import torch", "import torch\nfrom helper import bump").replace("y += 1", "y = bump(y)"))
+    (folder / "main.py").write_text(
+        BAD.replace("import torch", "import torch\nfrom helper import bump").replace("y += 1", "y = bump(y)")
+    )
     assert told(capsys, ".")[1] == []
     assert (folder / ".gradmend_cache/check.json").exists()
     (folder / "helper.py").write_text(broken)

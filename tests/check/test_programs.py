@@ -64,7 +64,10 @@ print(json.dumps(said))
 def test_pytorch_agrees_with_the_labels(tmp_path: Path) -> None:
     (tmp_path / "programs.json").write_text(json.dumps(PROGRAMS))
     done = subprocess.run(
-        [sys.executable, "-c", RUNNER, str(tmp_path / "programs.json")], capture_output=True, text=True, check=True
+        [sys.executable, "-c", RUNNER, str(tmp_path / "programs.json")],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     said = json.loads(done.stdout.splitlines()[-1])
     for name, (want, silent, _) in PROGRAMS.items():

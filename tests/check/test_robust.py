@@ -26,7 +26,9 @@ def test_mutated_text(rng: random.Random, source: str) -> None:
     text = list(source)
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(text))
-        text[at : at + rng.randint(0, 4)] = rng.choice(["", "(", ")", "\n", " ", "x", "[0]", "+=", ".data", "é", "*", ":"])
+        text[at : at + rng.randint(0, 4)] = rng.choice(
+            ["", "(", ")", "\n", " ", "x", "[0]", "+=", ".data", "é", "*", ":"]
+        )
     check_file("/nowhere/m.py", "".join(text).encode())
 
 

@@ -30,7 +30,9 @@ async def _talk(folder: Path) -> None:
         )
         client.initialized(types.InitializedParams())
         uri = (folder / "train.py").as_uri()
-        client.text_document_did_open(types.DidOpenTextDocumentParams(types.TextDocumentItem(uri, "python", 1, BAD)))
+        client.text_document_did_open(
+            types.DidOpenTextDocumentParams(types.TextDocumentItem(uri, "python", 1, BAD))
+        )
         (one,) = await diagnostics()
         assert (one.code, one.range.start.line, one.severity) == ("GM101", 4, types.DiagnosticSeverity.Error)
         assert [r.location.range.start.line for r in one.related_information or ()] == [3, 5]
@@ -41,7 +43,11 @@ async def _talk(folder: Path) -> None:
         )
         assert actions
         action = actions[0]
-        assert isinstance(action, types.CodeAction) and action.edit is not None and action.edit.changes is not None
+        assert (
+            isinstance(action, types.CodeAction)
+            and action.edit is not None
+            and action.edit.changes is not None
+        )
         assert action.edit.changes[uri][0].new_text == "y = y.clone()\n"
 
         said = await client.text_document_hover_async(types.HoverParams(where, types.Position(3, 7)))
@@ -58,7 +64,8 @@ async def _talk(folder: Path) -> None:
         assert await diagnostics() == []
         client.text_document_did_change(
             types.DidChangeTextDocumentParams(
-                types.VersionedTextDocumentIdentifier(3, uri), [types.TextDocumentContentChangeWholeDocument("def f(:\n")]
+                types.VersionedTextDocumentIdentifier(3, uri),
+                [types.TextDocumentContentChangeWholeDocument("def f(:\n")],
             )
         )
         assert [d.code for d in await diagnostics()] == ["GM000"]

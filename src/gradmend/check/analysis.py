@@ -71,7 +71,11 @@ def _fresh(walker: External, risks: Risks, node: Any) -> None:
 
 def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set[int]) -> None:
     methods = [m for m in cls.attrs.values() if isinstance(m, Function) and m.module is module]
-    wanted = [m for m in methods if id(m.node) in risks.functions or (m.name == "forward" and risks.of_class(cls.node))]
+    wanted = [
+        m
+        for m in methods
+        if id(m.node) in risks.functions or (m.name == "forward" and risks.of_class(cls.node))
+    ]
     wanted = [m for m in wanted if id(m.node) not in seen and m.name not in ("__init__", "__new__")]
     if not wanted:
         return
@@ -100,7 +104,9 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
     for method in sorted(wanted, key=lambda m: m.name != "forward"):
         if id(method.node) in walker.visited and id(method.node) in seen:
             continue
-        first: list[Value] = [] if method.kind == "static" else [cls] if method.kind == "class" else [holder[0]]
+        first: list[Value] = (
+            [] if method.kind == "static" else [cls] if method.kind == "class" else [holder[0]]
+        )
         _fresh(walker, risks, method.node)
         _guarded(walker, lambda m=method, a=first: _alone(walker, m, a, module))
 

@@ -46,7 +46,9 @@ class Cache:
         try:
             if any(self._print(f) != p for f, p in entry["depends"].items()):
                 return None
-            return Result(file, [_finding(f) for f in entry["findings"]], "", entry["lines"], entry["depends"])
+            return Result(
+                file, [_finding(f) for f in entry["findings"]], "", entry["lines"], entry["depends"]
+            )
         except (KeyError, TypeError):
             return None
 
@@ -83,7 +85,12 @@ class Cache:
 def _own_fingerprint() -> str:
     """Of the checker itself, by the sizes and times of its files: cheap, and enough while it is being changed."""
     here = Path(__file__).parent
-    parts = [f"{p.name}:{s.st_size}:{s.st_mtime_ns}" for p in sorted(here.rglob("*")) if p.suffix in (".py", ".json") for s in [p.stat()]]
+    parts = [
+        f"{p.name}:{s.st_size}:{s.st_mtime_ns}"
+        for p in sorted(here.rglob("*"))
+        if p.suffix in (".py", ".json")
+        for s in [p.stat()]
+    ]
     return fingerprint("".join(parts).encode())
 
 
@@ -96,7 +103,9 @@ def _finding(raw: dict[str, Any]) -> Finding:
         raw["message"],
         raw["help"],
         tuple((r["message"], _place(r)) for r in raw["related"]),
-        StaticFix(fix["message"], fix["applicability"] == "safe", tuple(TextEdit(**e) for e in fix["edits"])) if fix else None,
+        StaticFix(fix["message"], fix["applicability"] == "safe", tuple(TextEdit(**e) for e in fix["edits"]))
+        if fix
+        else None,
         raw.get("cell"),
     )
 

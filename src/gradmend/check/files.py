@@ -17,7 +17,9 @@ from gradmend.check.project import Project, parse
 
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
 _WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
-_WRITES = re.compile(rb"[-+*/%&|^@<>]=|\]\s*=[^=]|_\(|inplace|\.data\b|out=|backward|\.step\(|max_norm|numpy|\bctx\b")
+_WRITES = re.compile(
+    rb"[-+*/%&|^@<>]=|\]\s*=[^=]|_\(|inplace|\.data\b|out=|backward|\.step\(|max_norm|numpy|\bctx\b"
+)
 SYNTAX = "GM000"
 
 
@@ -72,7 +74,9 @@ def check_file(file: str, source: bytes | None = None) -> Result:
             lines[where.file] = _lines_of(where.file)
         if not noqa.silenced(lines[where.file], where.line, where.end_line, finding.rule):
             finding = _checked_columns(finding, lines[where.file])
-            result.findings.append(_in_cell(finding, notebook) if notebook is not None and where.file == file else finding)
+            result.findings.append(
+                _in_cell(finding, notebook) if notebook is not None and where.file == file else finding
+            )
     return result
 
 
@@ -86,12 +90,16 @@ def _parse(source: bytes, file: str, result: Result) -> ast.Module | None:
         return None
     try:
         if not worth(source):
-            compile(source, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True) if result.lines < 2000 else None
+            compile(
+                source, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True
+            ) if result.lines < 2000 else None
             return ast.Module([], [])
         return parse(source, file)
     except SyntaxError as error:
         column = max(1, error.offset or 1)
-        result.findings.append(_syntax(file, max(1, error.lineno or 1), column, error.msg or "invalid syntax"))
+        result.findings.append(
+            _syntax(file, max(1, error.lineno or 1), column, error.msg or "invalid syntax")
+        )
     except (ValueError, UnicodeDecodeError) as error:
         result.findings.append(_syntax(file, 1, 1, str(error)))
     except (RecursionError, MemoryError):
@@ -153,10 +161,18 @@ def _in_cell(finding: Finding, notebook: notebooks.Notebook) -> Finding:
     cell, line = notebook.cell_of(where.line)
     shifted = where.line - line
     related = tuple(
-        (m, replace(p, line=notebook.cell_of(p.line)[1], end_line=notebook.cell_of(p.end_line)[1])) if p.file == where.file else (m, p)
+        (m, replace(p, line=notebook.cell_of(p.line)[1], end_line=notebook.cell_of(p.end_line)[1]))
+        if p.file == where.file
+        else (m, p)
         for m, p in finding.related
     )
-    return replace(finding, place=replace(where, line=line, end_line=where.end_line - shifted), cell=cell, related=related, fix=None)
+    return replace(
+        finding,
+        place=replace(where, line=line, end_line=where.end_line - shifted),
+        cell=cell,
+        related=related,
+        fix=None,
+    )
 
 
 def fingerprint(source: bytes) -> str:

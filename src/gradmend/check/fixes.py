@@ -37,5 +37,7 @@ def no_grad_around(statement: ast.stmt, place: Place) -> StaticFix | None:
     if statement.lineno != (statement.end_lineno or statement.lineno):
         return None
     indent = " " * statement.col_offset
-    edit = TextEdit(place.line, place.column, place.line, place.column, f"with torch.no_grad():\n{indent}    ")
+    edit = TextEdit(
+        place.line, place.column, place.line, place.column, f"with torch.no_grad():\n{indent}    "
+    )
     return StaticFix("update under no_grad", False, (edit,))

@@ -27,7 +27,10 @@ def about(word: str) -> str | None:
     if info is None:
         return f"**{word}** writes in place." if inplace else None
     inputs = [slot for slot in info.keeps if slot != "result"]
-    kept = [*(f"`{slot}`" for slot in inputs if not (inplace and slot in ("self", "input"))), *(["its result"] if info.keeps_result else [])]
+    kept = [
+        *(f"`{slot}`" for slot in inputs if not (inplace and slot in ("self", "input"))),
+        *(["its result"] if info.keeps_result else []),
+    ]
     lines = [f"**{word}** keeps {' and '.join(kept) if kept else 'none of its tensors'} for backward."]
     if inplace:
         lines.append("It writes in place: whoever kept the old value for backward will find another.")
@@ -38,5 +41,7 @@ def about(word: str) -> str | None:
     else:
         lines.append("Writing to its result is safe.")
     if inputs and not inplace:
-        lines.append(f"Writing to {' or '.join(f'`{s}`' for s in inputs)} before backward() is not safe, where a gradient needs it.")
+        lines.append(
+            f"Writing to {' or '.join(f'`{s}`' for s in inputs)} before backward() is not safe, where a gradient needs it."
+        )
     return "\n\n".join(lines)

@@ -71,7 +71,14 @@ class Ledger:
                 del storage.writes[: _MOST // 2]
 
     def backward(
-        self, roots: Iterable[Node], place: Place, path: Path, *, retain: bool, assumed: bool = False, only: set[Node] | None = None
+        self,
+        roots: Iterable[Node],
+        place: Place,
+        path: Path,
+        *,
+        retain: bool,
+        assumed: bool = False,
+        only: set[Node] | None = None,
     ) -> list[Tensor]:
         """Go through the graph as backward would: conflicts, parts that are used up. Returns the leaves it reached."""
         self.backwards += not assumed
@@ -93,7 +100,9 @@ class Ledger:
             if node.leaf is not None:
                 leaves.append(node.leaf)
                 continue
-            used = next((f for f in node.freed if compatible(f[1], path) and compatible(f[1], node.path)), None)
+            used = next(
+                (f for f in node.freed if compatible(f[1], path) and compatible(f[1], node.path)), None
+            )
             if used is not None:
                 # Somebody else's call may have detached what it was given; the same loss twice is the same loss.
                 if node.keeps and not assumed and (node.sure or id(node) in first):
@@ -110,7 +119,11 @@ class Ledger:
 
     def _judge(self, save: Save, place: Place, path: Path, assumed: bool) -> None:
         for write in save.storage.writes:
-            if write.tick <= save.tick or not compatible(write.path, save.path) or not compatible(write.path, path):
+            if (
+                write.tick <= save.tick
+                or not compatible(write.path, save.path)
+                or not compatible(write.path, path)
+            ):
                 continue
             if not compatible(save.path, path):
                 continue

@@ -10,7 +10,9 @@ from functools import cache, lru_cache
 from gradmend.check.values import Value
 
 # Never the project's own, even where their sources are what is checked.
-_OUTSIDE = frozenset({"torch", "numpy", "scipy", "pandas", "os", "sys", "math", "random", "typing", "collections"})
+_OUTSIDE = frozenset(
+    {"torch", "numpy", "scipy", "pandas", "os", "sys", "math", "random", "typing", "collections"}
+)
 _MOST_FILES = 40  # that one file is followed into
 _LARGEST = 8_000_000  # bytes of one imported file
 

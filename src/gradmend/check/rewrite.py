@@ -22,8 +22,11 @@ def fixed(text: str, findings: list[Finding], *, unsafe: bool) -> tuple[str, int
         fix = finding.fix
         if fix is None or not (fix.safe or unsafe):
             continue
-        mine = [(_offset(starts, e.line, e.column), _offset(starts, e.end_line, e.end_column), _newlines(e, text)) for e in fix.edits]
-        if any(a < d and c < b or a == c for a, b, _ in mine for c, d, _ in edits):
+        mine = [
+            (_offset(starts, e.line, e.column), _offset(starts, e.end_line, e.end_column), _newlines(e, text))
+            for e in fix.edits
+        ]
+        if any((a < d and c < b) or a == c for a, b, _ in mine for c, d, _ in edits):
             continue
         edits += mine
         count += 1
@@ -67,5 +70,7 @@ def write(file: str, text: str, encoding: str) -> None:
 def diff(file: str, before: str, after: str) -> str:
     name = file.replace(os.sep, "/")
     return "".join(
-        difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+        difflib.unified_diff(
+            before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+        )
     )

@@ -7,7 +7,19 @@ from __future__ import annotations
 
 import ast
 
-_ATTRIBUTES = frozenset({"data", "step", "backward", "numpy", "from_numpy", "apply", "save_for_backward", "register_hook", "manual_backward"})
+_ATTRIBUTES = frozenset(
+    {
+        "data",
+        "step",
+        "backward",
+        "numpy",
+        "from_numpy",
+        "apply",
+        "save_for_backward",
+        "register_hook",
+        "manual_backward",
+    }
+)
 _KEYWORDS = frozenset({"inplace", "out", "max_norm"})
 
 
@@ -67,5 +79,7 @@ def risky(node: ast.AST) -> bool:
         name: str = node.attr  # type: ignore[attr-defined]
         return name in _ATTRIBUTES or (name.endswith("_") and not name.endswith("__"))
     if kind is ast.keyword:
-        return node.arg in _KEYWORDS and not (isinstance(node.value, ast.Constant) and node.value.value in (None, False))  # type: ignore[attr-defined]
+        return node.arg in _KEYWORDS and not (
+            isinstance(node.value, ast.Constant) and node.value.value in (None, False)
+        )  # type: ignore[attr-defined]
     return False

@@ -47,7 +47,9 @@ def check(
             outcome.unreadable.append((result.file, result.unreadable))
         for finding in result.findings:
             where = finding.place
-            if where.file not in asked or not (finding.rule == "GM000" or settings.wants(finding.rule, where.file)):
+            if where.file not in asked or not (
+                finding.rule == "GM000" or settings.wants(finding.rule, where.file)
+            ):
                 continue
             key = (where.file, finding.cell, finding.rule, where.line, where.column)
             if key not in found or (found[key].severity == "warning" and finding.severity == "error"):
@@ -111,7 +113,9 @@ def _one(file: str) -> Result:
     except Exception as error:  # a mistake of ours in one file must not cost the others
         if os.environ.get("GRADMEND_DEBUG"):
             raise
-        return Result(file, unreadable=f"gradmend failed on it ({type(error).__name__}: {error}); please report this")
+        return Result(
+            file, unreadable=f"gradmend failed on it ({type(error).__name__}: {error}); please report this"
+        )
 
 
 def _size(file: str) -> int:

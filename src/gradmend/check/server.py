@@ -34,9 +34,15 @@ def make() -> LanguageServer:
             server.window_log_message(types.LogMessageParams(types.MessageType.Error, f"gradmend: {bad}"))
             settings = Settings()
         result = check_file(file, document.source.encode("utf-8", "surrogatepass"))
-        found[uri] = [f for f in result.findings if f.place.file == file and (f.rule == "GM000" or settings.wants(f.rule, file))]
+        found[uri] = [
+            f
+            for f in result.findings
+            if f.place.file == file and (f.rule == "GM000" or settings.wants(f.rule, file))
+        ]
         server.text_document_publish_diagnostics(
-            types.PublishDiagnosticsParams(uri=uri, version=document.version, diagnostics=[_diagnostic(f, uri) for f in found[uri]])
+            types.PublishDiagnosticsParams(
+                uri=uri, version=document.version, diagnostics=[_diagnostic(f, uri) for f in found[uri]]
+            )
         )
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
@@ -58,7 +64,8 @@ def make() -> LanguageServer:
         server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri=uri, diagnostics=[]))
 
     @server.feature(
-        types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix])
+        types.TEXT_DOCUMENT_CODE_ACTION,
+        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
     )
     def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
         uri = params.text_document.uri
@@ -113,10 +120,17 @@ def _diagnostic(finding: Finding, uri: str) -> types.Diagnostic:
 
 
 def _range(place: Place) -> types.Range:
-    return types.Range(types.Position(place.line - 1, place.column - 1), types.Position(place.end_line - 1, place.end_column - 1))
+    return types.Range(
+        types.Position(place.line - 1, place.column - 1),
+        types.Position(place.end_line - 1, place.end_column - 1),
+    )
 
 
 def _edit(edit: TextEdit) -> types.TextEdit:
     return types.TextEdit(
-        types.Range(types.Position(edit.line - 1, edit.column - 1), types.Position(edit.end_line - 1, edit.end_column - 1)), edit.text
+        types.Range(
+            types.Position(edit.line - 1, edit.column - 1),
+            types.Position(edit.end_line - 1, edit.end_column - 1),
+        ),
+        edit.text,
     )

@@ -30,7 +30,11 @@ class Settings:
             return False
         if self.ignore and rule.startswith(tuple(self.ignore)):
             return False
-        return not any(rule.startswith(codes) for pattern, codes in self.per_file if codes and self._matches(file, pattern))
+        return not any(
+            rule.startswith(codes)
+            for pattern, codes in self.per_file
+            if codes and self._matches(file, pattern)
+        )
 
     def _matches(self, file: str, pattern: str) -> bool:
         relative = os.path.relpath(file, self.root).replace(os.sep, "/") if self.root else file
@@ -57,10 +61,14 @@ def load(start: str, select: list[str], ignore: list[str], isolated: bool = Fals
     table, root = ({}, "") if isolated else _table(start)
     unknown = sorted(set(table) - _KEYS)
     if unknown:
-        raise UsageError(f"{root}/pyproject.toml: [tool.gradmend] has no setting {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}")
+        raise UsageError(
+            f"{root}/pyproject.toml: [tool.gradmend] has no setting {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}"
+        )
     per_file = table.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
-        raise UsageError(f"{root}/pyproject.toml: per-file-ignores must be a table of patterns and lists of codes")
+        raise UsageError(
+            f"{root}/pyproject.toml: per-file-ignores must be a table of patterns and lists of codes"
+        )
     exclude = _list(table, "exclude", root) if "exclude" in table else list(DEFAULT_EXCLUDE)
     return Settings(
         select=_codes(select or _list(table, "select", root)),

@@ -63,7 +63,9 @@ CONVERSIONS = frozenset(
 )
 # In-place methods that change no values, or only settle what a tensor is.
 NOT_WRITES = frozenset("requires_grad_ retain_grad share_memory_ rename_ is_shared_ register_hook_".split())
-METADATA_WRITES = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split())
+METADATA_WRITES = frozenset(
+    "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split()
+)
 # In-place methods with no op of the same name.
 FILLS = frozenset(
     """
@@ -82,4 +84,10 @@ def is_inplace(name: str) -> bool:
     """A Tensor method that writes: `add_`, `masked_fill_`; not `__add__`, not `requires_grad_`."""
     if not name.endswith("_") or name.endswith("__") or name.startswith("_") or name in NOT_WRITES:
         return False
-    return name in FILLS or name in METADATA_WRITES or name == "detach_" or op(name) is not None or op(name[:-1]) is not None
+    return (
+        name in FILLS
+        or name in METADATA_WRITES
+        or name == "detach_"
+        or op(name) is not None
+        or op(name[:-1]) is not None
+    )

@@ -55,8 +55,28 @@ class Node:
 
 class Tensor(Value):
     __slots__ = (
-        "attrs", "base", "base_age", "age", "expanded", "grad", "gradient", "leaf", "many", "name", "node", "opaque",
-        "origin", "param", "quiet", "sparse", "storages", "swapped", "uncertain", "view_no_grad", "of_function", "edited",
+        "age",
+        "attrs",
+        "base",
+        "base_age",
+        "edited",
+        "expanded",
+        "grad",
+        "gradient",
+        "leaf",
+        "many",
+        "name",
+        "node",
+        "of_function",
+        "opaque",
+        "origin",
+        "param",
+        "quiet",
+        "sparse",
+        "storages",
+        "swapped",
+        "uncertain",
+        "view_no_grad",
     )  # fmt: skip
 
     def __init__(self, storages: tuple[Storage, ...], grad: int = NO, node: Node | None = None) -> None:

@@ -17,7 +17,11 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
     code = rule_of(save, write)
     name = f"`{write.name}`" if write.name else "a tensor"
     if write.how in ("loud", "fused", "collective"):
-        did = f"{write.op} changes {name} in place" if "step" not in write.op else f"{write.op}() changes {name}"
+        did = (
+            f"{write.op} changes {name} in place"
+            if "step" not in write.op
+            else f"{write.op}() changes {name}"
+        )
     elif write.how == "swap":
         did = f"this line gives {name} other memory through .data"
     else:
@@ -39,7 +43,9 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
     related = [(f"{save.op} keeps {'its result' if save.slot == 'result' else 'this'} here", save.place)]
     if backward is not None:
         related.append(("backward() needs it here", backward))
-    return Finding(write.place, code, severity, f"{did}, but {kept} {needs}{end}", _HELP[code], tuple(related), write.fix)
+    return Finding(
+        write.place, code, severity, f"{did}, but {kept} {needs}{end}", _HELP[code], tuple(related), write.fix
+    )
 
 
 def rule_of(save: Save, write: Write) -> str:
@@ -86,7 +92,12 @@ def second_backward(node: Node, first: Place, second: Place) -> Finding:
 
 
 def refused(
-    code: str, place: Place, what: str, severity: Severity, related: tuple[tuple[str, Place], ...] = (), fix: StaticFix | None = None
+    code: str,
+    place: Place,
+    what: str,
+    severity: Severity,
+    related: tuple[tuple[str, Place], ...] = (),
+    fix: StaticFix | None = None,
 ) -> Finding:
     """A write that PyTorch refuses at once, or a habit that is wrong by itself."""
     return Finding(place, code, severity, what, _HELP.get(code, ""), related, fix)

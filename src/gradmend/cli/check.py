@@ -19,20 +19,36 @@ def add_parser(commands: Any) -> None:
         description="Reads Python files and notebooks, runs nothing, and tells which lines write to what backward() will need. "
         "`-` reads stdin. Exit code 0: nothing found; 1: something found; 2: bad usage or a file that can't be read.",
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="files and folders (default: the current folder); - for stdin")
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="files and folders (default: the current folder); - for stdin",
+    )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--fix", action="store_true", help="apply rewrites that keep the meaning whatever the types are")
+    how.add_argument(
+        "--fix", action="store_true", help="apply rewrites that keep the meaning whatever the types are"
+    )
     how.add_argument("--diff", action="store_true", help="show all rewrites as a diff, apply none")
-    parser.add_argument("--select", action="append", default=[], metavar="CODES", help="only these rules: GM101, GM1, ALL")
+    parser.add_argument(
+        "--select", action="append", default=[], metavar="CODES", help="only these rules: GM101, GM1, ALL"
+    )
     parser.add_argument("--ignore", action="append", default=[], metavar="CODES", help="not these rules")
-    parser.add_argument("--output-format", choices=_FORMATS, default="full", help="full (default), concise, json, github, sarif")
+    parser.add_argument(
+        "--output-format",
+        choices=_FORMATS,
+        default="full",
+        help="full (default), concise, json, github, sarif",
+    )
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even where something was found")
     parser.add_argument("--stdin-filename", metavar="FILE", help="the name of what stdin holds")
     parser.add_argument("--isolated", action="store_true", help="ignore pyproject.toml")
     parser.add_argument("--no-cache", action="store_true", help="neither read nor write .gradmend_cache")
     parser.add_argument("--cache-dir", metavar="DIR", help="where the cache lies (.gradmend_cache)")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (all cores)")
-    parser.add_argument("--statistics", action="store_true", help="count findings by rule instead of showing them")
+    parser.add_argument(
+        "--statistics", action="store_true", help="count findings by rule instead of showing them"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary and no progress")
 
 
@@ -53,10 +69,14 @@ def run(args: argparse.Namespace) -> int:
     files, missing = python_files(paths, chosen)
     for path in missing:
         print(f"gradmend: can't read {path}: no such file or folder", file=sys.stderr)
-    cache = None if args.no_cache else args.cache_dir or os.environ.get("GRADMEND_CACHE_DIR") or ".gradmend_cache"
+    cache = (
+        None if args.no_cache else args.cache_dir or os.environ.get("GRADMEND_CACHE_DIR") or ".gradmend_cache"
+    )
     told = sys.stderr.isatty() and not args.quiet
     try:
-        outcome = runner.check(files, chosen, jobs=args.jobs, cache=cache, progress=runner.teller() if told else None)
+        outcome = runner.check(
+            files, chosen, jobs=args.jobs, cache=cache, progress=runner.teller() if told else None
+        )
     except KeyboardInterrupt:
         print("gradmend: stopped", file=sys.stderr)
         return 130
@@ -91,7 +111,11 @@ def _show(args: argparse.Namespace, findings: list[Any], files: int) -> None:
     if args.output_format in ("full", "concise") and not args.quiet:
         errors = sum(f.severity == "error" for f in findings)
         warnings = len(findings) - errors
-        found = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}" if findings else "nothing found"
+        found = (
+            f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+            if findings
+            else "nothing found"
+        )
         print(f"gradmend: {found} in {files} file{'s' * (files != 1)}", file=sys.stderr)
 
 
@@ -130,17 +154,25 @@ def _stdin(args: argparse.Namespace) -> int:
     from gradmend.check import files, rewrite, settings
 
     name = os.path.abspath(args.stdin_filename) if args.stdin_filename else "-"
-    chosen = settings.load(name if args.stdin_filename else os.getcwd(), args.select, args.ignore, args.isolated)
+    chosen = settings.load(
+        name if args.stdin_filename else os.getcwd(), args.select, args.ignore, args.isolated
+    )
     raw = sys.stdin.buffer.read()
     result = files.check_file(name, raw)
     if result.unreadable:
         raise UsageError(f"stdin: {result.unreadable}")
-    findings = [f for f in result.findings if f.place.file == name and (f.rule == "GM000" or chosen.wants(f.rule, name))]
+    findings = [
+        f
+        for f in result.findings
+        if f.place.file == name and (f.rule == "GM000" or chosen.wants(f.rule, name))
+    ]
     findings.sort(key=lambda f: f.order)
     if args.fix or args.diff:
         before = raw.decode("utf-8", "replace")
         after, _ = rewrite.fixed(before, findings, unsafe=args.diff)
-        sys.stdout.write(rewrite.diff(args.stdin_filename or "stdin.py", before, after) if args.diff else after)
+        sys.stdout.write(
+            rewrite.diff(args.stdin_filename or "stdin.py", before, after) if args.diff else after
+        )
         left = [f for f in findings if args.diff or f.fix is None or not f.fix.safe]
         return 1 if left and not args.exit_zero else 0
     _show(args, findings, 1)

@@ -20,6 +20,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         from gradmend.check.server import serve
     except ImportError as missing:
-        raise UsageError(f"server: {missing.name or missing} is not installed: pip install 'gradmend[server]'") from None
+        raise UsageError(
+            f"server: {missing.name or missing} is not installed: pip install 'gradmend[server]'"
+        ) from None
     serve()
     return 0

@@ -20,7 +20,13 @@ def render(findings: list[Finding]) -> str:
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {"driver": {"name": "gradmend", "version": __version__, "rules": [_rule(code) for code in codes]}},
+                "tool": {
+                    "driver": {
+                        "name": "gradmend",
+                        "version": __version__,
+                        "rules": [_rule(code) for code in codes],
+                    }
+                },
                 "columnKind": "unicodeCodePoints",
                 "results": [_result(f, index[f.rule]) for f in findings],
             }
@@ -55,7 +61,8 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
     }
     if finding.related:
         said["relatedLocations"] = [
-            {"id": i, "physicalLocation": _location(p), "message": {"text": m}} for i, (m, p) in enumerate(finding.related, start=1)
+            {"id": i, "physicalLocation": _location(p), "message": {"text": m}}
+            for i, (m, p) in enumerate(finding.related, start=1)
         ]
     if finding.fix is not None:
         said["fixes"] = [
@@ -100,4 +107,6 @@ def _uri(file: str) -> str:
         relative = os.path.relpath(file)
     except ValueError:
         return Path(file).absolute().as_uri()
-    return Path(file).absolute().as_uri() if relative.startswith("..") else quote(relative.replace(os.sep, "/"))
+    return (
+        Path(file).absolute().as_uri() if relative.startswith("..") else quote(relative.replace(os.sep, "/"))
+    )

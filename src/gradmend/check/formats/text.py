@@ -31,7 +31,11 @@ def full(findings: list[Finding], colour: bool = False) -> str:
 
 
 def _one(finding: Finding, colour: bool) -> str:
-    bold, tint, dim, off = ("\033[1m", "\033[31m" if finding.severity == "error" else "\033[33m", "\033[36m", "\033[0m") if colour else ("",) * 4
+    bold, tint, dim, off = (
+        ("\033[1m", "\033[31m" if finding.severity == "error" else "\033[33m", "\033[36m", "\033[0m")
+        if colour
+        else ("",) * 4
+    )
     lines = [
         f"{bold}{tint}{finding.severity}[{finding.rule}]{off}{bold}: {finding.message}{off}",
         f"  {dim}-->{off} {where(finding)}",

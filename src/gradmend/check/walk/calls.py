@@ -64,7 +64,11 @@ class Calls(Tensors):
                 elif isinstance(inner, Instance) and self.module_items(inner) is not None:
                     args += self.module_items(inner) or []
                 else:
-                    args += [self.element(inner)] * 2 if isinstance(inner, Tensor) else [unknown("*") for _ in range(4)]
+                    args += (
+                        [self.element(inner)] * 2
+                        if isinstance(inner, Tensor)
+                        else [unknown("*") for _ in range(4)]
+                    )
             else:
                 args.append(self.eval(argument))
         keywords: dict[str, Value] = {}
@@ -76,7 +80,9 @@ class Calls(Tensors):
                 keywords.update({k: v for k, v in value.items.items() if isinstance(k, str)})
         return args, keywords
 
-    def call_value(self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+    def call_value(
+        self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:  # type: ignore[override]
         function = self.force(function)
         if isinstance(function, Function):
             return self.call_function(function, args, keywords, node)
@@ -89,12 +95,16 @@ class Calls(Tensors):
         if isinstance(function, Instance):
             return self._call_instance(function, args, keywords, node)
         if isinstance(function, Partial):
-            return self.call_value(function.function, [*function.args, *args], {**function.keywords, **keywords}, node)
+            return self.call_value(
+                function.function, [*function.args, *args], {**function.keywords, **keywords}, node
+            )
         if isinstance(function, Alt):
             return self.over(function, lambda f: self.call_value(f, args, keywords, node))
         return self.unknown_call(function, args, keywords, node)
 
-    def _call_bound(self, bound: Bound, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _call_bound(
+        self, bound: Bound, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         inner = bound.function
         if isinstance(inner, Function):
             if inner.kind == "static":
@@ -109,7 +119,9 @@ class Calls(Tensors):
             return self._opaque_method(owner, bound.name, args, keywords, node)
         return self.builtin_method(owner, bound.name, args, keywords, node)
 
-    def _opaque_method(self, owner: Opaque, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _opaque_method(
+        self, owner: Opaque, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         if self.looks_like_tensor(owner, name):
             return self.tensor_method(owner.as_tensor(), name, args, keywords, node)
         return self.builtin_method(owner, name, args, keywords, node)
@@ -118,7 +130,9 @@ class Calls(Tensors):
 
     # --- the project's functions
 
-    def call_function(self, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def call_function(
+        self, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         key = id(function.node)
         if len(self.frames) > self.deepest or self.active.count(key) > 1 or self.left < 200:
             return self.unknown_call(None, args, keywords, node)
@@ -153,17 +167,20 @@ class Calls(Tensors):
         told = [o for o in values if not (isinstance(o[1], Const) and o[1].value is None)]
         return self.either(values) if values and told else NONE
 
-    def bind_parameters(self, function: Function, args: list[Value], keywords: dict[str, Value], env: dict[str, Value]) -> None:
+    def bind_parameters(
+        self, function: Function, args: list[Value], keywords: dict[str, Value], env: dict[str, Value]
+    ) -> None:
         spec: ast.arguments = function.node.args
         names = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-        for name, value in zip(names, args, strict=False):
-            env[name] = value
+        env.update(zip(names, args, strict=False))
         left = dict(keywords)
         for name in (*names[len(args) :], *(a.arg for a in spec.kwonlyargs)):
             if name in left:
                 env[name] = left.pop(name)
         defaults = list(zip(names[len(names) - len(spec.defaults) :], spec.defaults, strict=True))
-        defaults += [(a.arg, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None]
+        defaults += [
+            (a.arg, d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
+        ]
         for name, default in defaults:
             if name not in env:
                 env[name] = self._default(function, default)
@@ -184,7 +201,9 @@ class Calls(Tensors):
         finally:
             self.frames.pop()
 
-    def unknown_call(self, function: Value | None, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def unknown_call(
+        self, function: Value | None, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         """Somebody else's code: its result may depend on every tensor it was given."""
         found = [pair for value in (*args, *keywords.values()) for pair in self.tensors(value)]
         known = [pair for pair in found if not (pair[1].opaque and pair[1].node is None)]
@@ -256,9 +275,13 @@ class Calls(Tensors):
             elif isinstance(statement.value, ast.Constant):
                 made.attrs[name] = Const(statement.value.value)
             elif isinstance(statement.value, ast.Call):
-                factory = next((k.value for k in statement.value.keywords if k.arg == "default_factory"), None)
+                factory = next(
+                    (k.value for k in statement.value.keywords if k.arg == "default_factory"), None
+                )
                 what = getattr(factory, "id", "")
-                made.attrs[name] = Seq([]) if what == "list" else Dict({}) if what == "dict" else unknown(name)
+                made.attrs[name] = (
+                    Seq([]) if what == "list" else Dict({}) if what == "dict" else unknown(name)
+                )
 
     def mro(self, cls: Class, deep: int = 0) -> list[Class]:
         found = [cls]
@@ -288,7 +311,11 @@ class Calls(Tensors):
         if any(n in _MODULES or n.startswith("torch.nn.") for n in outside):
             return True
         # A base that is not seen: what has forward() is taken for a module.
-        return bool(outside) and self.find(cls, "forward") is not None and "torch.autograd.Function" not in outside
+        return (
+            bool(outside)
+            and self.find(cls, "forward") is not None
+            and "torch.autograd.Function" not in outside
+        )
 
     def find(self, cls: Class, name: str, after: Class | None = None) -> Value | None:
         classes = self.mro(cls)
@@ -298,7 +325,9 @@ class Calls(Tensors):
             if name in each.attrs:
                 value = each.attrs[name]
                 if isinstance(value, Lazy):
-                    value = each.attrs[name] = self.resolve(Lazy(value.module, f"{each.name}.{name}", value.node))
+                    value = each.attrs[name] = self.resolve(
+                        Lazy(value.module, f"{each.name}.{name}", value.node)
+                    )
                 return value
         return None
 
@@ -308,7 +337,9 @@ class Calls(Tensors):
         found = self.find(owner.cls, name)
         return Bound(owner, name, found) if isinstance(found, Function) else None
 
-    def _call_instance(self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _call_instance(
+        self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         if owner.cls is not None:
             for name in ("__call__", "forward"):
                 method = self.find(owner.cls, name)
@@ -338,7 +369,9 @@ class Calls(Tensors):
                 return Bound(owner, name, found) if found.kind == "class" else found
             if found is not None:
                 return found
-            if name == "apply" and any(n.endswith("autograd.Function") or n.endswith("function.Function") for n in self.outside(owner)):
+            if name == "apply" and any(
+                n.endswith(("autograd.Function", "function.Function")) for n in self.outside(owner)
+            ):
                 return Bound(owner, "apply")
             return unknown(name)
         if isinstance(owner, Alt):
@@ -400,7 +433,11 @@ class Calls(Tensors):
                 return found if found.kind == "static" else Bound(me or NONE, name, found)
             if isinstance(me, Instance):
                 base = next((n for n in self.outside(after) if n.startswith("torch.")), "")
-                return Bound(Instance(None, "superbase"), name, Partial(Ext("gradmend.super"), [me, Const(base), Const(name)], {}))
+                return Bound(
+                    Instance(None, "superbase"),
+                    name,
+                    Partial(Ext("gradmend.super"), [me, Const(base), Const(name)], {}),
+                )
         return unknown(name)
 
     def set_attribute(self, owner: Value, name: str, value: Value, node: ast.AST) -> None:  # type: ignore[override]
@@ -447,7 +484,9 @@ class Calls(Tensors):
 
 
 def _canonical(name: str) -> str:
-    return name.replace("torch.nn.modules.module.", "torch.nn.").replace("torch.autograd.function.", "torch.autograd.")
+    return name.replace("torch.nn.modules.module.", "torch.nn.").replace(
+        "torch.autograd.function.", "torch.autograd."
+    )
 
 
 def _may_be_data(name: str) -> bool:

@@ -37,7 +37,9 @@ class Enough(Exception):
 class Frame:
     __slots__ = ("cls", "env", "function", "loops", "module", "outer", "own", "returns", "yields")
 
-    def __init__(self, module: Module, env: dict[str, Value], outer: tuple[dict[str, Value], ...] = ()) -> None:
+    def __init__(
+        self, module: Module, env: dict[str, Value], outer: tuple[dict[str, Value], ...] = ()
+    ) -> None:
         self.module = module
         self.env = env
         self.outer = outer
@@ -106,7 +108,9 @@ class Core:
             self.journals[-1].append((target, key, target.get(key, self._GONE)))
         target[key] = value
 
-    def arm(self, condition: Any, side: bool, walk: Callable[[], str]) -> tuple[str, list[tuple[dict, Any, Any]]]:
+    def arm(
+        self, condition: Any, side: bool, walk: Callable[[], str]
+    ) -> tuple[str, list[tuple[dict, Any, Any]]]:
         """Walk one arm of a branch; its stores are taken back and returned as (dict, key, new value)."""
         before = self.path
         self.path = (*before, (condition, side))
@@ -157,7 +161,9 @@ class Core:
             return first
         # An absent value tells less than one that is there.
         if len(flat) > MOST_OPTIONS:
-            flat = [o for o in flat if not isinstance(o[1], (Const, Opaque))][:MOST_OPTIONS] or flat[:MOST_OPTIONS]
+            flat = [o for o in flat if not isinstance(o[1], (Const, Opaque))][:MOST_OPTIONS] or flat[
+                :MOST_OPTIONS
+            ]
         return Alt(flat)
 
     @contextmanager
@@ -246,4 +252,9 @@ def merged(a: Path, b: Path) -> Path:
 def same(a: Value, b: Value) -> bool:
     if a is b:
         return True
-    return isinstance(a, Const) and isinstance(b, Const) and type(a.value) is type(b.value) and a.value == b.value
+    return (
+        isinstance(a, Const)
+        and isinstance(b, Const)
+        and type(a.value) is type(b.value)
+        and a.value == b.value
+    )

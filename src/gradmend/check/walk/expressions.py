@@ -107,8 +107,14 @@ class Expressions(Statements):
             self.declare(module)
             there = module.env.get(lazy.name)
             if there is None:
-                inner = self.project.find(module, lazy.name, 1) if module.file.endswith("__init__.py") else None
-                there = ModuleValue(inner) if inner is not None else self.starred(module, lazy.name) or unknown(lazy.name)
+                inner = (
+                    self.project.find(module, lazy.name, 1) if module.file.endswith("__init__.py") else None
+                )
+                there = (
+                    ModuleValue(inner)
+                    if inner is not None
+                    else self.starred(module, lazy.name) or unknown(lazy.name)
+                )
                 module.env[lazy.name] = there
             if there is lazy:
                 return unknown(lazy.name)
@@ -169,7 +175,9 @@ class Expressions(Statements):
         if isinstance(left, Seq) and isinstance(right, Seq) and type(node.op) is ast.Add:
             return Seq([*left.items, *right.items], left.kind, left.rest or right.rest)
         if isinstance(left, Seq) and type(node.op) is ast.Mult:
-            return Seq(list(left.items) * 2 if len(left.items) < 5 else list(left.items), left.kind, left.rest)
+            return Seq(
+                list(left.items) * 2 if len(left.items) < 5 else list(left.items), left.kind, left.rest
+            )
         if isinstance(left, Const) and isinstance(left.value, str):
             return unknown()
         if self.is_array(left) or self.is_array(right):
@@ -415,7 +423,10 @@ class Expressions(Statements):
 
     def _slice(self, owner: Seq, at: ast.Slice) -> Seq:
         bounds = [self.eval(b) if b is not None else NONE for b in (at.lower, at.upper, at.step)]
-        if all(isinstance(b, Const) and (b.value is None or isinstance(b.value, int)) for b in bounds) and owner.rest is None:
+        if (
+            all(isinstance(b, Const) and (b.value is None or isinstance(b.value, int)) for b in bounds)
+            and owner.rest is None
+        ):
             try:
                 return Seq(owner.items[slice(*(b.value for b in bounds))], owner.kind)  # type: ignore[attr-defined]
             except ValueError:
@@ -501,7 +512,10 @@ class Expressions(Statements):
                     return self.iterate(inner, node)
             getter = self.method_of(value, "__getitem__")
             if getter is not None:
-                return [self.call_value(getter, [Const(i, True)], {}, node or ast.Constant(None)) for i in range(2)]
+                return [
+                    self.call_value(getter, [Const(i, True)], {}, node or ast.Constant(None))
+                    for i in range(2)
+                ]
             return [unknown(), unknown()]
         if isinstance(value, Const):
             return [Const(c) for c in value.value[:2]] if isinstance(value.value, str) else []
@@ -525,7 +539,11 @@ class Expressions(Statements):
         side = True
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, side = test.operand, not side
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn)):
+        if (
+            isinstance(test, ast.Compare)
+            and len(test.ops) == 1
+            and isinstance(test.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn))
+        ):
             side = not side
         key = self._question(test, 0)
         return (key if key is not None else ("if", id(test), self.ledger.now())), side
@@ -548,7 +566,12 @@ class Expressions(Statements):
             parts = [type(node.op), *(self._question(n, deep + 1) for n in node.values)]  # type: ignore[attr-defined]
         elif kind is ast.UnaryOp:
             parts = [type(node.op), self._question(node.operand, deep + 1)]  # type: ignore[attr-defined]
-        elif kind is ast.Call and isinstance(node.func, ast.Name) and node.func.id in _PURE and not node.keywords:  # type: ignore[attr-defined]
+        elif (
+            kind is ast.Call
+            and isinstance(node.func, ast.Name)
+            and node.func.id in _PURE
+            and not node.keywords
+        ):  # type: ignore[attr-defined]
             parts = [node.func.id, *(self._question(n, deep + 1) for n in node.args)]  # type: ignore[attr-defined]
         elif kind is ast.Tuple:
             parts = ["tuple", *(self._question(n, deep + 1) for n in node.elts)]  # type: ignore[attr-defined]
@@ -566,7 +589,11 @@ class Expressions(Statements):
             return
         name: Any = test
         wants_none = not holds
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        if (
+            isinstance(test, ast.Compare)
+            and len(test.ops) == 1
+            and isinstance(test.ops[0], (ast.Is, ast.IsNot))
+        ):
             right = test.comparators[0]
             if not (isinstance(right, ast.Constant) and right.value is None):
                 return
@@ -638,7 +665,7 @@ def _compared(a: Value, op: ast.cmpop, b: Value) -> bool | None:
         if _is_none(b):
             if _is_none(a):
                 answer = True
-            elif isinstance(a, _THERE) or isinstance(a, Const) or (isinstance(a, Tensor) and not a.opaque):
+            elif isinstance(a, (_THERE, Const)) or (isinstance(a, Tensor) and not a.opaque):
                 answer = False
             else:
                 return None
@@ -675,7 +702,11 @@ def _hashable(value: Any) -> bool:
 def _array_index(at: ast.expr) -> bool:
     if isinstance(at, ast.Tuple):
         return any(_array_index(e) or isinstance(e, (ast.Constant, ast.Name)) for e in at.elts)
-    return isinstance(at, ast.Slice) or (isinstance(at, ast.Constant) and at.value in (None, Ellipsis)) or isinstance(at, ast.Compare)
+    return (
+        isinstance(at, ast.Slice)
+        or (isinstance(at, ast.Constant) and at.value in (None, Ellipsis))
+        or isinstance(at, ast.Compare)
+    )
 
 
 _PURE = frozenset({"isinstance", "hasattr", "len", "callable", "bool", "issubclass"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import Any
 
 from gradmend.check import table
@@ -32,15 +33,32 @@ from gradmend.check.values import (
 from gradmend.check.walk.nn import snake
 from gradmend.check.walk.torchapi import TorchAPI
 
-_PASS = frozenset("tqdm trange track iter list tuple set sorted reversed deque prefetch chain cycle islice".split())
+_PASS = frozenset(
+    "tqdm trange track iter list tuple set sorted reversed deque prefetch chain cycle islice".split()
+)
 _OPTIMIZERS = frozenset(
     """
     SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam Rprop ASGD LBFGS SparseAdam Adafactor Muon Lion Lamb RMSProp
     """.split()
 )
-_COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor"})
+_COLLECTIVES = frozenset(
+    {"all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor"}
+)
 _FORGIVE = frozenset({"allow_mutation_on_saved_tensors", "heal"})
-_NO_NAMESPACE = frozenset({"utils", "cuda", "backends", "jit", "compiler", "library", "distributed", "onnx", "profiler", "multiprocessing"})
+_NO_NAMESPACE = frozenset(
+    {
+        "utils",
+        "cuda",
+        "backends",
+        "jit",
+        "compiler",
+        "library",
+        "distributed",
+        "onnx",
+        "profiler",
+        "multiprocessing",
+    }
+)
 
 
 class External(TorchAPI):
@@ -106,7 +124,7 @@ class External(TorchAPI):
             return Ext("builtins.iter")
         if last == "from_numpy" and args:
             return self.from_array(args[0], node)
-        if last == "DataLoader" or parts[1:2] == ["utils"] and last in ("DataLoader", "TensorDataset"):
+        if last == "DataLoader" or (parts[1:2] == ["utils"] and last in ("DataLoader", "TensorDataset")):
             return self._loader(args) if last == "DataLoader" else unknown()
         if last in ("sparse_coo_tensor", "sparse_csr_tensor", "to_sparse"):
             made_tensor = self.apply("clone", node, {"self": Seq(list(args))}, shown=last)
@@ -116,7 +134,9 @@ class External(TorchAPI):
         if parts[1:2] == ["func"] and last == "functional_call" and len(args) > 1:
             return self.all_kept("functional_call", args[1:], node)
         if len(parts) > 2 and parts[1] in ("linalg", "special"):
-            return self.op(f"{parts[1]}_{last}" if table.op(f"{parts[1]}_{last}") else last, args, dict(keywords), node)
+            return self.op(
+                f"{parts[1]}_{last}" if table.op(f"{parts[1]}_{last}") else last, args, dict(keywords), node
+            )
         if parts[1] == "distributed" and last in _COLLECTIVES and args:
             return self.write(args[0], "copy_", node, shown=f"{last}()", how="collective")
         if len(parts) > 2 and parts[1] in _NO_NAMESPACE:
@@ -135,9 +155,13 @@ class External(TorchAPI):
             first = args[0].as_tensor() if isinstance(args[0], Opaque) else args[0]
             return self.over(
                 first,
-                lambda v: self.tensor_method(v.as_tensor() if isinstance(v, Opaque) else v, last, args[1:], keywords, node)
-                if isinstance(v, (Tensor, Opaque))
-                else unknown(),
+                lambda v: (
+                    self.tensor_method(
+                        v.as_tensor() if isinstance(v, Opaque) else v, last, args[1:], keywords, node
+                    )
+                    if isinstance(v, (Tensor, Opaque))
+                    else unknown()
+                ),
             )
         if not args and "input" in keywords:
             keywords = dict(keywords)
@@ -180,7 +204,13 @@ class External(TorchAPI):
     def _functional(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         inplace = keywords.get("inplace")
         if args and inplace is not None and self.truthy(inplace) is True:
-            return self.write(args[0], f"{last}_" if last != "dropout" else "mul_", node, shown=f"{last}(inplace=True)", flag=True)
+            return self.write(
+                args[0],
+                f"{last}_" if last != "dropout" else "mul_",
+                node,
+                shown=f"{last}(inplace=True)",
+                flag=True,
+            )
         if last.endswith("_") and args and table.is_inplace(last):
             return self.write(args[0], last, node, shown=f"{last}()")
         x = args[0] if args else keywords.get("input", unknown())
@@ -197,14 +227,18 @@ class External(TorchAPI):
         if last in ("layer_norm", "group_norm", "rms_norm"):
             return self.norm(x, nth(2, "weight"), nth(3, "bias"), node, last)
         if last.startswith("conv") and last[-1] == "d":
-            return self.apply("conv2d", node, {"input": x, "weight": nth(1, "weight"), "bias": nth(2, "bias")}, shown=last)
+            return self.apply(
+                "conv2d", node, {"input": x, "weight": nth(1, "weight"), "bias": nth(2, "bias")}, shown=last
+            )
         if last in ("dropout", "dropout2d", "alpha_dropout", "feature_dropout"):
             made = self.apply("dropout", node, {"input": x}, shown=last)
             return made
         if last == "one_hot":
             return self.fresh(node)
-        if last.endswith("pool2d") or last.endswith("pool1d") or last.endswith("pool3d"):
-            return self.apply("max_pool2d" if "max" in last else "avg_pool2d", node, {"self": x, "input": x}, shown=last)
+        if last.endswith(("pool2d", "pool1d", "pool3d")):
+            return self.apply(
+                "max_pool2d" if "max" in last else "avg_pool2d", node, {"self": x, "input": x}, shown=last
+            )
         clean = {k: v for k, v in keywords.items() if k != "inplace"}
         if not args and "input" in clean:
             args = [clean.pop("input")]
@@ -230,7 +264,11 @@ class External(TorchAPI):
                 return made
 
             if isinstance(inputs, Seq):
-                return Seq([one(v) for v in inputs.items], "tuple", one(inputs.rest) if inputs.rest is not None else None)
+                return Seq(
+                    [one(v) for v in inputs.items],
+                    "tuple",
+                    one(inputs.rest) if inputs.rest is not None else None,
+                )
             return Seq([one(inputs)], "tuple", one(inputs))
         if last == "Variable" and args:
             wants = keywords.get("requires_grad")
@@ -249,7 +287,12 @@ class External(TorchAPI):
         if grad:
             for path, tensor in found:
                 self.save(path, tensor, made, node, "checkpoint", "self", grad == YES)
-        result = self.call_value(args[0], args[1:], {k: v for k, v in keywords.items() if k not in ("use_reentrant", "preserve_rng_state")}, node)
+        result = self.call_value(
+            args[0],
+            args[1:],
+            {k: v for k, v in keywords.items() if k not in ("use_reentrant", "preserve_rng_state")},
+            node,
+        )
         if grad:
             for _, tensor in self.tensors(result):
                 top = self.node_of(tensor)
@@ -271,13 +314,18 @@ class External(TorchAPI):
             known = self.truthy(value)
             on = known if last == "set_grad_enabled" or known is None else not known
         made.attrs["mode"] = Const(on)
-        if last == "set_grad_enabled" and isinstance(self.statement, ast.Expr) and self.statement.value is node:
+        if (
+            last == "set_grad_enabled"
+            and isinstance(self.statement, ast.Expr)
+            and self.statement.value is node
+        ):
             self.grad_mode = on
         return made
 
     # --- contexts
 
     def enter(self, value: Value) -> tuple[Value, Any]:  # type: ignore[override]
+        """What `as` binds, and what to do on leaving."""
         for _, option in self.options(value):
             if isinstance(option, Instance):
                 if option.nn == "grad_mode":
@@ -286,27 +334,23 @@ class External(TorchAPI):
                 elif option.nn == "forgive":
                     before = self.healed
                     self.healed = True
-
-                    def leave() -> None:
-                        self.healed = before
-
-                    return option, leave
+                    return option, partial(setattr, self, "healed", before)
                 elif option.cls is not None:
                     start, end = self.method_of(option, "__enter__"), self.method_of(option, "__exit__")
-                    inner = self.call_value(start, [], {}, self.statement or ast.Pass()) if start is not None else option
-
-                    def leave_own() -> None:
-                        if end is not None:
-                            self.call_value(end, [NONE, NONE, NONE], {}, self.statement or ast.Pass())
-
-                    return inner, leave_own
+                    site = self.statement or ast.Pass()
+                    inner = self.call_value(start, [], {}, site) if start is not None else option
+                    return inner, partial(
+                        self.call_value, end, [NONE, NONE, NONE], {}, site
+                    ) if end is not None else None
             if isinstance(option, Seq) and option.kind == "generator":
                 return (option.items[0] if option.items else unknown()), None
         return value, None
 
     # --- objects that are built in
 
-    def builtin_method(self, owner: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+    def builtin_method(
+        self, owner: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:  # type: ignore[override]
         if isinstance(owner, Instance):
             return self._instance_method(owner, name, args, keywords, node)
         if isinstance(owner, Class) and name == "apply":
@@ -319,14 +363,20 @@ class External(TorchAPI):
             return self._unknown_method(owner, name, args, keywords, node)
         return unknown()
 
-    def _instance_method(self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _instance_method(
+        self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         if owner.nn == "optim":
             return self.optimizer_method(owner, name, args, keywords, node)
         if owner.nn == "ctx":
             return self.ctx_method(owner, name, args, node)
         if owner.nn == "scaler":
             if name == "scale" and args:
-                return self.apply("mul", node, {"self": args[0], "other": Const(1.0)}) if self.tensors(args[0]) else unknown()
+                return (
+                    self.apply("mul", node, {"self": args[0], "other": Const(1.0)})
+                    if self.tensors(args[0])
+                    else unknown()
+                )
             if name == "step" and args:
                 return self.call_value(self.attribute(args[0], "step", node), args[1:], {}, node)
             return unknown()
@@ -344,7 +394,9 @@ class External(TorchAPI):
             return NONE
         return self.unknown_call(None, args, keywords, node)
 
-    def _unknown_method(self, owner: Opaque, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def _unknown_method(
+        self, owner: Opaque, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         if name == "parameters":
             return Seq([weights := self.parameters_of_opaque(owner)], "iterator", weights)
         if name in ("backward", "manual_backward"):
@@ -362,7 +414,9 @@ class External(TorchAPI):
                     for storage in self.parameters_of_opaque(model).storages:
                         storage.has_grad = False
             return NONE
-        return self.unknown_call(owner if name in ("forward",) else None, [owner.tensor or NONE, *args], keywords, node)
+        return self.unknown_call(
+            owner if name in ("forward",) else None, [owner.tensor or NONE, *args], keywords, node
+        )
 
     def _unseen_step(self, owner: Opaque, node: ast.AST) -> None:
         """An optimizer and models that were handed in: by their names, `opt_d` steps `d`, and one of each belong together."""
@@ -370,7 +424,9 @@ class External(TorchAPI):
             for model in self.models:
                 weights = self.parameters_of_opaque(model)
                 if weights.storages[0].has_grad and _belongs(owner.name, model.name, len(self.models)):
-                    self.write(weights, "add_", node, shown=f"{owner.name}.step", name=f"{model.name}'s parameters")
+                    self.write(
+                        weights, "add_", node, shown=f"{owner.name}.step", name=f"{model.name}'s parameters"
+                    )
 
     def _distribution(self, owner: Instance, name: str, args: list[Value], node: ast.AST) -> Value:
         if name in ("sample", "sample_n"):
@@ -388,7 +444,11 @@ class External(TorchAPI):
 
     def _numpy(self, last: str, args: list[Value], node: ast.AST) -> Value:
         first = args[0] if args else None
-        if last in ("copyto", "put", "place", "putmask", "fill_diagonal") and isinstance(first, Instance) and first.nn == "ndarray":
+        if (
+            last in ("copyto", "put", "place", "putmask", "fill_diagonal")
+            and isinstance(first, Instance)
+            and first.nn == "ndarray"
+        ):
             self.write(first.attrs["memory"], "copy_", node, shown=f"np.{last}()")
             return NONE
         if last in ("asarray", "ravel", "reshape", "squeeze", "atleast_1d", "ascontiguousarray"):
@@ -412,7 +472,11 @@ class External(TorchAPI):
             owner.items += self.iterate(args[0], None)[: max(0, 24 - len(owner.items))]
         elif name in ("pop", "popleft"):
             if owner.items and owner.rest is None:
-                at = 0 if name == "popleft" or (args and isinstance(args[0], Const) and args[0].value == 0) else -1
+                at = (
+                    0
+                    if name == "popleft" or (args and isinstance(args[0], Const) and args[0].value == 0)
+                    else -1
+                )
                 # Taken back by no other arm: the list is left as it is inside a branch.
                 return owner.items[at] if self.journals else owner.items.pop(at)
             return owner.rest or unknown()
@@ -472,7 +536,11 @@ class External(TorchAPI):
                 return Seq([], "tuple" if name == "tuple" else "list")
             if isinstance(first, Seq):
                 items = list(first.items)
-                return Seq(items[::-1] if name == "reversed" else items, "tuple" if name == "tuple" else "list", first.rest)
+                return Seq(
+                    items[::-1] if name == "reversed" else items,
+                    "tuple" if name == "tuple" else "list",
+                    first.rest,
+                )
             if isinstance(first, Opaque):
                 return first
             return Seq(self.iterate(first, None), "tuple" if name == "tuple" else "list")
@@ -497,12 +565,24 @@ class External(TorchAPI):
             items = self.iterate(first, None)
             total: Value = args[1] if len(args) > 1 else Const(0)
             for item in items:
-                total = self.apply("add", node, {"self": total, "other": item}) if self.tensors(item) else total
+                total = (
+                    self.apply("add", node, {"self": total, "other": item}) if self.tensors(item) else total
+                )
             return total
-        if name in ("max", "min", "abs", "pow", "round") and first is not None and self.tensors(first, deep=0):
-            return self.op({"abs": "abs", "pow": "pow"}.get(name, "maximum"), args, {}, node) if name in ("abs", "pow") else unknown()
+        if (
+            name in ("max", "min", "abs", "pow", "round")
+            and first is not None
+            and self.tensors(first, deep=0)
+        ):
+            return (
+                self.op({"abs": "abs", "pow": "pow"}.get(name, "maximum"), args, {}, node)
+                if name in ("abs", "pow")
+                else unknown()
+            )
         if name == "map" and len(args) > 1:
-            return Seq([self.call_value(args[0], [v], {}, node) for v in self.iterate(args[1], None)[:4]], "iterator")
+            return Seq(
+                [self.call_value(args[0], [v], {}, node) for v in self.iterate(args[1], None)[:4]], "iterator"
+            )
         if name == "filter" and len(args) > 1:
             return args[1]
         if name == "getattr" and len(args) > 1:
@@ -515,7 +595,11 @@ class External(TorchAPI):
             return unknown() if known is None else Const(known)
         if name == "len":
             return unknown("len")
-        if name in ("float", "int") and isinstance(first, Const) and isinstance(first.value, (str, int, float)):
+        if (
+            name in ("float", "int")
+            and isinstance(first, Const)
+            and isinstance(first.value, (str, int, float))
+        ):
             try:
                 return Const(float(first.value) if name == "float" else int(first.value), first.soft)
             except (ValueError, OverflowError):
@@ -561,8 +645,10 @@ class External(TorchAPI):
             if name == "Module":
                 return bool(value.nn) or self.is_module(value.cls)
             if value.cls is None:
-                return value.nn == name or (name == "_ConvNd" and value.nn.startswith("Conv")) or (
-                    name.startswith("_BatchNorm") and "BatchNorm" in value.nn
+                return (
+                    value.nn == name
+                    or (name == "_ConvNd" and value.nn.startswith("Conv"))
+                    or (name.startswith("_BatchNorm") and "BatchNorm" in value.nn)
                 )
             return any(b.endswith(f".{name}") for b in self.outside(value.cls))
         if isinstance(value, Seq):
@@ -594,7 +680,10 @@ class External(TorchAPI):
         if id(value) in memo or len(memo) > 400:
             return memo.get(id(value), value)
         if isinstance(value, Tensor):
-            made = Tensor(tuple(Storage(s.name, s.kind) for s in value.storages), value.grad if value.param or value.leaf else NO)
+            made = Tensor(
+                tuple(Storage(s.name, s.kind) for s in value.storages),
+                value.grad if value.param or value.leaf else NO,
+            )
             made.param, made.name, made.leaf = value.param, value.name, True
             memo[id(value)] = made
             return made
@@ -623,7 +712,9 @@ class External(TorchAPI):
 def _belongs(optimizer: str, model: str, models: int) -> bool:
     bare = re.sub(r"optimi[sz]er|optim|opt|self|[._]", "", optimizer.lower())
     name = re.sub(r"self|model|network|net|[._]", "", model.lower())
-    return models == 1 or (bool(bare) and bool(name) and (bare == name or bare[0] == name[0] == bare or name in bare))
+    return models == 1 or (
+        bool(bare) and bool(name) and (bare == name or bare[0] == name[0] == bare or name in bare)
+    )
 
 
 __all__ = ["Alt", "Bound", "External", "ModuleValue", "snake"]

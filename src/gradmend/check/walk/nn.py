@@ -75,14 +75,25 @@ class NN(Calls):
         made.origin = self.at(site) if site is not None else None
         return made
 
-    def make_module(self, dotted: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, made: Instance | None = None) -> Value:  # type: ignore[override]
+    def make_module(
+        self,
+        dotted: str,
+        args: list[Value],
+        keywords: dict[str, Value],
+        node: ast.AST,
+        made: Instance | None = None,
+    ) -> Value:  # type: ignore[override]
         """An object of a class of torch's, or what such a base gives to `made`."""
         name = dotted.rpartition(".")[2]
         made = made or Instance(None, name)
         made.nn = made.nn or name
         made.site = made.site or self.at(node)
         inplace = keywords.get("inplace")
-        if inplace is None and name in ("ReLU", "ReLU6", "SiLU", "SELU", "Mish", "Hardswish", "Hardsigmoid") and args:
+        if (
+            inplace is None
+            and name in ("ReLU", "ReLU6", "SiLU", "SELU", "Mish", "Hardswish", "Hardsigmoid")
+            and args
+        ):
             inplace = args[0]
         if inplace is not None:
             made.attrs["inplace"] = inplace
@@ -92,7 +103,10 @@ class NN(Calls):
                 if isinstance(value, Dict):
                     items += value.items.values()
                 elif isinstance(value, Seq) or (name != "Sequential" and not isinstance(value, Instance)):
-                    items += [v.items[1] if isinstance(v, Seq) and len(v.items) == 2 else v for v in self.iterate(value, None)]
+                    items += [
+                        v.items[1] if isinstance(v, Seq) and len(v.items) == 2 else v
+                        for v in self.iterate(value, None)
+                    ]
                 else:
                     items.append(value)
             made.attrs["items"] = Seq(items)
@@ -102,7 +116,10 @@ class NN(Calls):
             for p in _WEIGHTED.get(name, ("", ("weight", "bias")))[1]:
                 if p == "bias" and _is(keywords.get("bias"), False):
                     made.attrs[p] = NONE
-                elif not (name.endswith("Norm") and _is(keywords.get("elementwise_affine", keywords.get("affine")), False)):
+                elif not (
+                    name.endswith("Norm")
+                    and _is(keywords.get("elementwise_affine", keywords.get("affine")), False)
+                ):
                     made.attrs[p] = self.parameter(f"{p}", YES, node)
             if name.startswith("Embedding"):
                 bound = keywords.get("max_norm", args[3] if len(args) > 3 else NONE)
@@ -188,7 +205,9 @@ class NN(Calls):
 
     # --- calling
 
-    def module_call(self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+    def module_call(
+        self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:  # type: ignore[override]
         name = owner.nn
         x = args[0] if args else next(iter(keywords.values()), None)
         if name == "Sequential" or (name == "" and "items" in owner.attrs):
@@ -208,7 +227,9 @@ class NN(Calls):
         if name in ("Linear", "LazyLinear"):
             return self.linear(x, weight, bias, node)
         if name == "Bilinear" and len(args) > 1:
-            return self.apply("bilinear", node, {"input1": args[0], "input2": args[1], "weight": weight, "bias": bias})
+            return self.apply(
+                "bilinear", node, {"input1": args[0], "input2": args[1], "weight": weight, "bias": bias}
+            )
         if _CONV.match(name):
             return self.apply("conv2d", node, {"input": x, "weight": weight, "bias": bias}, shown=snake(name))
         if name.startswith("Embedding"):
@@ -243,7 +264,9 @@ class NN(Calls):
             return self.apply("dropout", node, {"input": x}, shown="dropout")
         return self.generic_module(owner, args, keywords, node)
 
-    def generic_module(self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def generic_module(
+        self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         found = [pair for value in (*args, *keywords.values()) for pair in self.tensors(value)]
         weights = owner.attrs.get("$weights")
         if isinstance(weights, Tensor):
@@ -262,7 +285,10 @@ class NN(Calls):
 
     def linear(self, x: Value, weight: Value, bias: Value, node: ast.AST) -> Value:
         # It multiplies by a transposed view of the weight: that view is what is kept.
-        slots = {"input": x, "weight": self.view(weight, "one", node, "t") if not isinstance(weight, Const) else weight}
+        slots = {
+            "input": x,
+            "weight": self.view(weight, "one", node, "t") if not isinstance(weight, Const) else weight,
+        }
         if not isinstance(bias, Const):
             slots["bias"] = bias
         return self.apply("linear", node, slots, shown="linear")
@@ -280,9 +306,15 @@ class NN(Calls):
     def norm(self, x: Value, weight: Value, bias: Value, node: ast.AST, shown: str) -> Value:
         return self._kept_pair(x, weight, bias, node, shown, {})
 
-    def _kept_pair(self, x: Value, weight: Value, bias: Value, node: ast.AST, shown: str, slots: dict[str, Value]) -> Value:
+    def _kept_pair(
+        self, x: Value, weight: Value, bias: Value, node: ast.AST, shown: str, slots: dict[str, Value]
+    ) -> Value:
         """A normalisation: its input and its weight are kept, its result is not."""
-        info = table.Op(shown, ("input", "weight", "bias"), {"input": ("input", "weight", "bias"), "weight": ("input", "weight", "bias")})
+        info = table.Op(
+            shown,
+            ("input", "weight", "bias"),
+            {"input": ("input", "weight", "bias"), "weight": ("input", "weight", "bias")},
+        )
         found = {"input": self.tensors(x), "weight": self.tensors(weight), "bias": self.tensors(bias)}
         everything = [pair for pairs in found.values() for pair in pairs]
         grad = self.strongest(everything)
@@ -298,7 +330,9 @@ class NN(Calls):
         first = (table.op(function) or _NOTHING).args[0]
         return self.apply(function, node, {first: x, "target": target}, shown=function)
 
-    def recurrent(self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def recurrent(
+        self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         x = args[0] if args else keywords.get("input", unknown())
         state = args[1] if len(args) > 1 else keywords.get("hx", NONE)
         weights = [v for v in owner.attrs.values() if isinstance(v, Tensor) and v.param]
@@ -310,7 +344,9 @@ class NN(Calls):
         made.sure = grad == YES
         if grad:
             readers = ("input", "hx", "weight")
-            self.keep(table.Op(shown, readers, {s: readers for s in readers}), made, node, found, None, shown)
+            self.keep(
+                table.Op(shown, readers, dict.fromkeys(readers, readers)), made, node, found, None, shown
+            )
 
         def result() -> Tensor:
             tensor = self.fresh(node)
@@ -325,7 +361,9 @@ class NN(Calls):
             if owner.nn == "RNNCell" and grad:
                 self.save((), tensor, made, node, shown, "result", grad == YES)
             return tensor
-        return Seq([result(), Seq([result(), result()], "tuple") if owner.nn == "LSTM" else result()], "tuple")
+        return Seq(
+            [result(), Seq([result(), result()], "tuple") if owner.nn == "LSTM" else result()], "tuple"
+        )
 
     # --- attributes and methods of modules
 
@@ -340,15 +378,20 @@ class NN(Calls):
             inner = owner.attrs.get("dict")
             if isinstance(inner, Dict) and name in inner.items:
                 return inner.items[name]
-        if owner.nn and owner.nn not in ("object",) or self.is_module(owner.cls) or name in _MODULE_METHODS:
-            if owner.cls is None or name in _MODULE_METHODS or owner.nn:
-                return Bound(owner, name)
+        if owner.nn or name in _MODULE_METHODS:
+            return Bound(owner, name)
         return None
 
-    def module_method(self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value | None:
+    def module_method(
+        self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value | None:
         """Methods of nn.Module; None where it is not one of them."""
         if name in ("parameters", "buffers"):
-            each = self.group(self.parameters_of(owner), "parameters") if name == "parameters" else unknown("buffers")
+            each = (
+                self.group(self.parameters_of(owner), "parameters")
+                if name == "parameters"
+                else unknown("buffers")
+            )
             return Seq([each], "iterator", each)
         if name == "named_parameters":
             pair = Seq([unknown("name"), self.group(self.parameters_of(owner), "parameters")], "tuple")
@@ -358,7 +401,18 @@ class NN(Calls):
             return Seq(found[:12], "iterator")
         if name in ("named_modules", "named_children"):
             return Seq([Seq([unknown("name"), m], "tuple") for m in self.submodules(owner)[:12]], "iterator")
-        if name in ("to", "cuda", "cpu", "float", "double", "half", "bfloat16", "apply", "type", "share_memory"):
+        if name in (
+            "to",
+            "cuda",
+            "cpu",
+            "float",
+            "double",
+            "half",
+            "bfloat16",
+            "apply",
+            "type",
+            "share_memory",
+        ):
             return owner
         if name in ("train", "eval"):
             mode = name == "train" and not (args and _is(args[0], False))
@@ -376,7 +430,11 @@ class NN(Calls):
                     storage.has_grad = False
             return NONE
         if name in ("register_buffer", "register_parameter", "add_module", "register_module") and args:
-            value = args[1] if len(args) > 1 else keywords.get("tensor", keywords.get("param", keywords.get("module", NONE)))
+            value = (
+                args[1]
+                if len(args) > 1
+                else keywords.get("tensor", keywords.get("param", keywords.get("module", NONE)))
+            )
             if isinstance(args[0], Const) and isinstance(args[0].value, str):
                 if isinstance(value, Tensor):
                     value.name = value.name or args[0].value
@@ -419,10 +477,12 @@ class NN(Calls):
 
     # --- optimizers
 
-    def make_optimizer(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Instance:
+    def make_optimizer(
+        self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Instance:
         made = Instance(None, "optim")
         params = args[0] if args else keywords.get("params", unknown("params"))
-        made.attrs["$params"] = Seq([t for t in self._parameters_in(params)])
+        made.attrs["$params"] = Seq(list(self._parameters_in(params)))
         made.attrs["$name"] = Const(name)
         made.attrs["$fused"] = keywords.get("fused", NONE)
         return made
@@ -448,7 +508,9 @@ class NN(Calls):
                     found += self._parameters_in(option, deep + 1)
         return found
 
-    def optimizer_method(self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def optimizer_method(
+        self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         params = owner.attrs.get("$params")
         tensors = [t for t in params.items if isinstance(t, Tensor)] if isinstance(params, Seq) else []
         if name == "step":

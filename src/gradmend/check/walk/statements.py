@@ -158,9 +158,18 @@ class Statements(Core):
         for there, taken in self.path:
             if there == condition:
                 return self.run_block(node.body if taken == side else node.orelse)
-        return self.branch(condition, side, node.test, lambda: self.run_block(node.body), lambda: self.run_block(node.orelse))
+        return self.branch(
+            condition, side, node.test, lambda: self.run_block(node.body), lambda: self.run_block(node.orelse)
+        )
 
-    def branch(self, condition: Any, side: bool, test: ast.expr | None, then: Callable[[], str], other: Callable[[], str]) -> str:
+    def branch(
+        self,
+        condition: Any,
+        side: bool,
+        test: ast.expr | None,
+        then: Callable[[], str],
+        other: Callable[[], str],
+    ) -> str:
         def first() -> str:
             if test is not None:
                 self.narrow(test, True)
@@ -200,7 +209,15 @@ class Statements(Core):
                 if isinstance(bound, str):
                     self.bind_name(bound, unknown(bound))
             body = case.body
-            ends.append(self.branch(("case", id(node), i, self.ledger.now()), True, None, lambda b=body: self.run_block(b), lambda: ""))
+            ends.append(
+                self.branch(
+                    ("case", id(node), i, self.ledger.now()),
+                    True,
+                    None,
+                    lambda b=body: self.run_block(b),
+                    lambda: "",
+                )
+            )
         return ""
 
     def _try(self, node: Any) -> str:
@@ -233,7 +250,9 @@ class Statements(Core):
         before = self.path
         try:
             if items is not None:
-                shown = items[:_MOST_ITEMS] if len(items) <= _MOST_ITEMS and frame.loops == 1 else items[:most]
+                shown = (
+                    items[:_MOST_ITEMS] if len(items) <= _MOST_ITEMS and frame.loops == 1 else items[:most]
+                )
             else:
                 shown = [NONE] * most
             for i, item in enumerate(shown):
@@ -403,7 +422,10 @@ class Statements(Core):
             elif kind in (ast.If, ast.Try) and deep < 3:
                 if kind is ast.If and _is_main(statement.test):  # type: ignore[attr-defined]
                     continue
-                if kind is ast.If and "TYPE_CHECKING" in (getattr(statement.test, "id", ""), getattr(statement.test, "attr", "")):  # type: ignore[attr-defined]
+                if kind is ast.If and "TYPE_CHECKING" in (
+                    getattr(statement.test, "id", ""),
+                    getattr(statement.test, "attr", ""),
+                ):  # type: ignore[attr-defined]
                     self._declare(statement.orelse, module, deep + 1)  # type: ignore[attr-defined]
                     continue
                 # Later ones win; what is under `else` or `except` is the fallback.

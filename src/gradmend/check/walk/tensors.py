@@ -132,7 +132,15 @@ class Tensors(Expressions):
                 self.save(path, tensor, node, site, shown, slot, strength == YES)
 
     def save(
-        self, path: Path, tensor: Tensor, node: Node, site: ast.AST, op: str, slot: str, sure: bool, unguarded: bool = False
+        self,
+        path: Path,
+        tensor: Tensor,
+        node: Node,
+        site: ast.AST,
+        op: str,
+        slot: str,
+        sure: bool,
+        unguarded: bool = False,
     ) -> None:
         if self.healed:
             return
@@ -141,9 +149,26 @@ class Tensors(Expressions):
         tick = self.ledger.now()
         for storage in tensor.storages:
             whole = tensor if tensor.base is None and slot != "weight_t" else None
-            leaf = tensor.param or (tensor.leaf and tensor.grad == YES) or (tensor.base is not None and tensor.base.param)
+            leaf = (
+                tensor.param
+                or (tensor.leaf and tensor.grad == YES)
+                or (tensor.base is not None and tensor.base.param)
+            )
             self.ledger.save(
-                Save(storage, node, where, op, slot, tensor.name, tick, mine, sure and not tensor.uncertain, leaf, whole, unguarded)
+                Save(
+                    storage,
+                    node,
+                    where,
+                    op,
+                    slot,
+                    tensor.name,
+                    tick,
+                    mine,
+                    sure and not tensor.uncertain,
+                    leaf,
+                    whole,
+                    unguarded,
+                )
             )
 
     # --- views
@@ -208,7 +233,9 @@ class Tensors(Expressions):
                 basic = False
             elif isinstance(value, Seq):
                 basic = False
-            elif isinstance(value, Opaque) and isinstance(part, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)):
+            elif isinstance(value, Opaque) and isinstance(
+                part, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+            ):
                 # An integer or a tensor of indices: taken for the latter, whose result shares nothing.
                 basic = False
         return basic, where
@@ -235,7 +262,16 @@ class Tensors(Expressions):
         return value
 
     def _write_one(
-        self, tensor: Tensor, op: str, site: ast.AST, slots: dict[str, Value], shown: str, part: bool, flag: bool, how: str, name: str
+        self,
+        tensor: Tensor,
+        op: str,
+        site: ast.AST,
+        slots: dict[str, Value],
+        shown: str,
+        part: bool,
+        flag: bool,
+        how: str,
+        name: str,
     ) -> None:
         found = {slot: self.tensors(v) for slot, v in slots.items()}
         others = [pair for pairs in found.values() for pair in pairs]
@@ -247,7 +283,10 @@ class Tensors(Expressions):
         if tensor.gradient:
             self.told(
                 words.refused(
-                    "GM207", self.at(site), f"{shown} changes the gradient that the hook was given, which others share", "warning"
+                    "GM207",
+                    self.at(site),
+                    f"{shown} changes the gradient that the hook was given, which others share",
+                    "warning",
                 )
             )
         for hold in self.holds:
@@ -265,7 +304,15 @@ class Tensors(Expressions):
             node.sure = grad == YES
             info = table.op(op) or table.op(op.rstrip("_"))
             if info is not None:
-                self.keep(info, node, site, {"self": [((), tensor)], "input": [((), tensor)], **found}, None, shown, _IN_PLACE_SLOTS | {"result"})
+                self.keep(
+                    info,
+                    node,
+                    site,
+                    {"self": [((), tensor)], "input": [((), tensor)], **found},
+                    None,
+                    shown,
+                    _IN_PLACE_SLOTS | {"result"},
+                )
         self._enter(tensor, shown, site, quiet, part or tensor.base is not None, flag, name)
         if node is not None:
             info = table.op(op) or table.op(op.rstrip("_"))
@@ -291,7 +338,9 @@ class Tensors(Expressions):
             tensor.base_age = base.age
             tensor, base = base, base.base
 
-    def _enter(self, tensor: Tensor, shown: str, site: ast.AST, how: str, part: bool, flag: bool, name: str) -> None:
+    def _enter(
+        self, tensor: Tensor, shown: str, site: ast.AST, how: str, part: bool, flag: bool, name: str
+    ) -> None:
         tick = self.ledger.now()
         for storage in tensor.storages:
             if not storage.saves:
@@ -306,10 +355,23 @@ class Tensors(Expressions):
                 fix = out_of_place(site)
             self.ledger.write(
                 storage,
-                Write(self.at(site), shown, how, name or target_name(site) or tensor.name, tick, self.path, not tensor.uncertain, part, flag, fix),
+                Write(
+                    self.at(site),
+                    shown,
+                    how,
+                    name or target_name(site) or tensor.name,
+                    tick,
+                    self.path,
+                    not tensor.uncertain,
+                    part,
+                    flag,
+                    fix,
+                ),
             )
 
-    def refusals(self, tensor: Tensor, op: str, site: ast.AST, others: list[tuple[Path, Tensor]], shown: str) -> None:
+    def refusals(
+        self, tensor: Tensor, op: str, site: ast.AST, others: list[tuple[Path, Tensor]], shown: str
+    ) -> None:
         """Writes that PyTorch refuses on the spot."""
         if self.grad_mode is not True or self.healed:
             return
@@ -326,9 +388,13 @@ class Tensors(Expressions):
         name = f"`{target_name(site) or tensor.name}`" if target_name(site) or tensor.name else "it"
         if op == "detach_":
             if tensor.base is not None and grad == YES:
-                self.told(words.refused("GM126", place, f"detach_() on {name}, a view: PyTorch refuses it", "error"))
+                self.told(
+                    words.refused("GM126", place, f"detach_() on {name}, a view: PyTorch refuses it", "error")
+                )
             return
-        if root.leaf and root.grad == YES and not root.opaque and not root.uncertain and root.node is None or _leaf_node(root):
+        if (
+            root.leaf and root.grad == YES and not root.opaque and not root.uncertain and root.node is None
+        ) or _leaf_node(root):
             of = "a view of a leaf" if tensor.base is not None else "a leaf"
             self.told(
                 words.refused(
@@ -336,8 +402,14 @@ class Tensors(Expressions):
                     place,
                     f"{shown} changes {name}, {of} that requires grad, in grad mode: PyTorch refuses it",
                     "error",
-                    ((("the leaf is made here", root.origin),) if root.origin is not None and root.origin != place else ()),
-                    no_grad_around(self.statement, self.at(self.statement)) if self.statement is not None else None,
+                    (
+                        (("the leaf is made here", root.origin),)
+                        if root.origin is not None and root.origin != place
+                        else ()
+                    ),
+                    no_grad_around(self.statement, self.at(self.statement))
+                    if self.statement is not None
+                    else None,
                 )
             )
         elif tensor.many and max(grad, others_grad) == YES:
@@ -353,22 +425,43 @@ class Tensors(Expressions):
         elif tensor.view_no_grad and tensor.base is not None:
             self.told(
                 words.refused(
-                    "GM123", place, f"{shown} changes {name}, a view made under no_grad, in grad mode: PyTorch refuses it", "error"
+                    "GM123",
+                    place,
+                    f"{shown} changes {name}, a view made under no_grad, in grad mode: PyTorch refuses it",
+                    "error",
                 )
             )
         elif tensor.expanded and not tensor.opaque and op != "setitem":
             self.told(
                 words.refused(
-                    "GM124", place, f"{shown} changes {name}, an expanded tensor whose entries share memory: PyTorch refuses it", "warning"
+                    "GM124",
+                    place,
+                    f"{shown} changes {name}, an expanded tensor whose entries share memory: PyTorch refuses it",
+                    "warning",
                 )
             )
         if tensor.sparse == "values" and grad == YES:
-            self.told(words.refused("GM302", place, f"{shown} changes the values of a sparse tensor in place: no gradient sees it", "warning"))
+            self.told(
+                words.refused(
+                    "GM302",
+                    place,
+                    f"{shown} changes the values of a sparse tensor in place: no gradient sees it",
+                    "warning",
+                )
+            )
 
-    def live_edit(self, tensor: Tensor, op: str, site: ast.AST, slots: dict[str, Value], shown: str, how: str) -> None:
+    def live_edit(
+        self, tensor: Tensor, op: str, site: ast.AST, slots: dict[str, Value], shown: str, how: str
+    ) -> None:
         """An edit of a tensor in the graph behind autograd's back: noted, and told once an op uses the edited value."""
         origin: Any = tensor.edited
-        if isinstance(origin, Tensor) and origin.grad == YES and not origin.leaf and not origin.param and self.grad_mode:
+        if (
+            isinstance(origin, Tensor)
+            and origin.grad == YES
+            and not origin.leaf
+            and not origin.param
+            and self.grad_mode
+        ):
             if _masks_out(op, slots) or op in table.OVERWRITES:
                 return
             self.edits[origin.storages[0]] = (self.at(site), shown, self.path)
@@ -379,7 +472,13 @@ class Tensors(Expressions):
         for _, tensor in found:
             for storage in tensor.storages:
                 edit = self.edits.get(storage)
-                if edit is not None and tensor.grad == YES and not tensor.quiet and not tensor.leaf and compatible(edit[2], self.path):
+                if (
+                    edit is not None
+                    and tensor.grad == YES
+                    and not tensor.quiet
+                    and not tensor.leaf
+                    and compatible(edit[2], self.path)
+                ):
                     del self.edits[storage]
                     self.told(
                         words.refused(
@@ -411,19 +510,41 @@ class Tensors(Expressions):
                 if new is not option:
                     self.bind(target, new)
 
-    def _augment_item(self, owner: Value, target: ast.Subscript, kind: type, value: Value, node: ast.AugAssign) -> None:
+    def _augment_item(
+        self, owner: Value, target: ast.Subscript, kind: type, value: Value, node: ast.AugAssign
+    ) -> None:
         if isinstance(owner, Tensor) or (isinstance(owner, Opaque) and owner.tensor is not None):
             _, where = self.index_kind(target.slice)
             tensor = owner.as_tensor() if isinstance(owner, Opaque) else owner
             # y[i] op= v reads and writes y's own memory, whatever the index is.
             if where:
-                self.write(tensor, "index_put_", node, {"indices": Seq(where), "values": value}, shown=SYMBOL.get(kind, "+="), part=True)
+                self.write(
+                    tensor,
+                    "index_put_",
+                    node,
+                    {"indices": Seq(where), "values": value},
+                    shown=SYMBOL.get(kind, "+="),
+                    part=True,
+                )
             else:
                 basic = self.look(tensor, target, "select")
-                self.write(basic, BINARY.get(kind, "add") + "_", node, {"other": value}, shown=SYMBOL.get(kind, "+="), part=True)
+                self.write(
+                    basic,
+                    BINARY.get(kind, "add") + "_",
+                    node,
+                    {"other": value},
+                    shown=SYMBOL.get(kind, "+="),
+                    part=True,
+                )
             return
         if isinstance(owner, Instance) and owner.nn == "ndarray":
-            self.write(owner.attrs["memory"], "setitem", node, shown=SYMBOL.get(kind, "+="), name=target_name(target.value) or "")
+            self.write(
+                owner.attrs["memory"],
+                "setitem",
+                node,
+                shown=SYMBOL.get(kind, "+="),
+                name=target_name(target.value) or "",
+            )
             return
         current = self.item(owner, target)
         for path, option in self.options(current):
@@ -435,11 +556,19 @@ class Tensors(Expressions):
     def _augmented(self, current: Value, kind: type, value: Value, node: ast.AugAssign) -> Value:
         """What `current op= value` leaves behind: the same tensor, written, or a new value."""
         if isinstance(current, Tensor) and kind is not ast.MatMult:
-            self.write(current, BINARY.get(kind, "add") + "_", node, {"other": value}, shown=SYMBOL.get(kind, "+="))
+            self.write(
+                current, BINARY.get(kind, "add") + "_", node, {"other": value}, shown=SYMBOL.get(kind, "+=")
+            )
             return current
         if isinstance(current, Opaque):
             if kind is not ast.MatMult and current.tensor is not None:
-                self.write(current, BINARY.get(kind, "add") + "_", node, {"other": value}, shown=SYMBOL.get(kind, "+="))
+                self.write(
+                    current,
+                    BINARY.get(kind, "add") + "_",
+                    node,
+                    {"other": value},
+                    shown=SYMBOL.get(kind, "+="),
+                )
                 return current
             if isinstance(value, Tensor) and not value.opaque:
                 return self.apply(BINARY.get(kind, "add"), node, {"self": current, "other": value})
@@ -450,7 +579,13 @@ class Tensors(Expressions):
                 current.items += self.iterate(value, node.value)[:16]
             return current
         if isinstance(current, Instance) and current.nn == "ndarray":
-            self.write(current.attrs["memory"], "setitem", node, shown=SYMBOL.get(kind, "+="), name=target_name(node.target) or "")
+            self.write(
+                current.attrs["memory"],
+                "setitem",
+                node,
+                shown=SYMBOL.get(kind, "+="),
+                name=target_name(node.target) or "",
+            )
             return current
         if isinstance(current, Const) and isinstance(value, Const):
             from gradmend.check.values import unknown
@@ -465,21 +600,41 @@ class Tensors(Expressions):
                 self._set_item(option, target, value)
 
     def _set_item(self, owner: Value, target: ast.Subscript, value: Value) -> None:
-        if isinstance(owner, Tensor) and isinstance(value, Const) and (value.value is None or isinstance(value.value, str)):
+        if (
+            isinstance(owner, Tensor)
+            and isinstance(value, Const)
+            and (value.value is None or isinstance(value.value, str))
+        ):
             return  # no tensor takes that: it is a container on this path
         site = self.statement if isinstance(self.statement, (ast.Assign, ast.AugAssign)) else target
-        if isinstance(owner, Tensor) or (isinstance(owner, Opaque) and (owner.tensor is not None or _array_like(target.slice))):
+        if isinstance(owner, Tensor) or (
+            isinstance(owner, Opaque) and (owner.tensor is not None or _array_like(target.slice))
+        ):
             tensor = owner.as_tensor() if isinstance(owner, Opaque) else owner
             basic, where = self.index_kind(target.slice)
             slots: dict[str, Value] = {"src": value}
             if where:
                 slots["indices"] = Seq(where)
             name = target_name(target.value) or tensor.name
-            self.write(tensor, "setitem" if basic else "index_put_", site, slots, shown="assignment to a part", part=True, name=name)
+            self.write(
+                tensor,
+                "setitem" if basic else "index_put_",
+                site,
+                slots,
+                shown="assignment to a part",
+                part=True,
+                name=name,
+            )
             return
         if isinstance(owner, Instance) and owner.nn == "ndarray":
             self.eval(target.slice) if not isinstance(target.slice, ast.Slice) else None
-            self.write(owner.attrs["memory"], "setitem", site, shown="the assignment", name=target_name(target.value) or "")
+            self.write(
+                owner.attrs["memory"],
+                "setitem",
+                site,
+                shown="the assignment",
+                name=target_name(target.value) or "",
+            )
             return
         key = self.eval(target.slice) if not isinstance(target.slice, ast.Slice) else None
         if isinstance(owner, Dict):
@@ -488,7 +643,11 @@ class Tensors(Expressions):
             else:
                 owner.rest = value
         elif isinstance(owner, Seq):
-            if isinstance(key, Const) and isinstance(key.value, int) and -len(owner.items) <= key.value < len(owner.items):
+            if (
+                isinstance(key, Const)
+                and isinstance(key.value, int)
+                and -len(owner.items) <= key.value < len(owner.items)
+            ):
                 owner.items[key.value] = value
             else:
                 owner.rest = value
@@ -528,7 +687,11 @@ def _masks_out(op: str, slots: dict[str, Value]) -> bool:
 
 def _array_like(at: ast.expr) -> bool:
     parts = at.elts if isinstance(at, ast.Tuple) else [at]
-    return len(parts) > 1 or isinstance(parts[0], (ast.Slice, ast.Compare)) or (isinstance(parts[0], ast.Constant) and parts[0].value is Ellipsis)
+    return (
+        len(parts) > 1
+        or isinstance(parts[0], (ast.Slice, ast.Compare))
+        or (isinstance(parts[0], ast.Constant) and parts[0].value is Ellipsis)
+    )
 
 
 def _loaded(target: Any) -> ast.expr:
@@ -540,9 +703,17 @@ def _plain_target(statement: ast.stmt) -> str | None:
     """The local name that a statement writes to: `y += 1`, `y[i] = 0`, `y.relu_()`."""
     if isinstance(statement, ast.AugAssign):
         target: ast.expr = statement.target
-    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Subscript):
+    elif (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Subscript)
+    ):
         target = statement.targets[0]
-    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and isinstance(statement.value.func, ast.Attribute):
+    elif (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and isinstance(statement.value.func, ast.Attribute)
+    ):
         if not statement.value.func.attr.endswith("_"):
             return None
         target = statement.value.func.value

@@ -31,14 +31,18 @@ from gradmend.check.values import (
 )
 from gradmend.check.walk.nn import NN, Group
 
-_PAIRS = frozenset("max min sort topk median mode kthvalue cummax cummin svd qr eig eigh slogdet std_mean var_mean".split())
+_PAIRS = frozenset(
+    "max min sort topk median mode kthvalue cummax cummin svd qr eig eigh slogdet std_mean var_mean".split()
+)
 _SIZES = frozenset(
     "size dim numel item tolist shape stride element_size nelement get_device is_contiguous is_floating_point data_ptr "
     "storage_offset ndimension __len__ is_complex is_sparse qscheme storage untyped_storage".split()
 )
 _SAME = frozenset("to cuda cpu pin_memory xpu mps npu requires_grad_ to_device".split())
 _COPIES = frozenset("float double half bfloat16 type type_as long int bool byte short clone".split())
-_MANY = frozenset("chunk split unbind tensor_split hsplit vsplit dsplit unsafe_chunk unsafe_split split_with_sizes".split())
+_MANY = frozenset(
+    "chunk split unbind tensor_split hsplit vsplit dsplit unsafe_chunk unsafe_split split_with_sizes".split()
+)
 _VIEWS = frozenset("T mT H mH real imag".split())
 _DISTINCT = frozenset(
     """
@@ -71,7 +75,11 @@ class TorchAPI(NN):
                 made = Tensor((Storage(f"{tensor.name}.grad", "grad"),))
                 made.name = f"{tensor.name}.grad"
                 if tensor.sparse == "result":
-                    self.told(words.refused("GM303", self.at(node), ".grad of a sparse result is dense, or None", "warning"))
+                    self.told(
+                        words.refused(
+                            "GM303", self.at(node), ".grad of a sparse result is dense, or None", "warning"
+                        )
+                    )
                 tensor.attrs = {**(tensor.attrs or {}), "grad": made}
                 return made
             return unknown("grad")
@@ -79,10 +87,34 @@ class TorchAPI(NN):
             return self.look(tensor, node, name.lower())
         if name == "requires_grad":
             grad = self.grad_of(tensor)
-            return Const(True) if grad == YES and not tensor.opaque else Const(False) if grad == NO and not tensor.opaque else unknown(name)
-        if name in ("shape", "dtype", "device", "is_leaf", "grad_fn", "ndim", "layout", "is_cuda", "is_sparse", "names", "_version"):
+            return (
+                Const(True)
+                if grad == YES and not tensor.opaque
+                else Const(False)
+                if grad == NO and not tensor.opaque
+                else unknown(name)
+            )
+        if name in (
+            "shape",
+            "dtype",
+            "device",
+            "is_leaf",
+            "grad_fn",
+            "ndim",
+            "layout",
+            "is_cuda",
+            "is_sparse",
+            "names",
+            "_version",
+        ):
             return unknown(name)
-        if tensor.opaque and table.op(name) is None and not table.is_inplace(name) and name not in _DISTINCT and name not in _KNOWN:
+        if (
+            tensor.opaque
+            and table.op(name) is None
+            and not table.is_inplace(name)
+            and name not in _DISTINCT
+            and name not in _KNOWN
+        ):
             made_unknown = unknown(name)
             tensor.attrs = {**(tensor.attrs or {}), name: made_unknown}
             return made_unknown
@@ -115,7 +147,9 @@ class TorchAPI(NN):
 
     # --- methods of tensors
 
-    def tensor_method(self, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+    def tensor_method(
+        self, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:  # type: ignore[override]
         if tensor.attrs is not None and name in tensor.attrs and not isinstance(tensor.attrs[name], Opaque):
             return self.call_value(tensor.attrs[name], args, keywords, node)
         if name == "backward":
@@ -125,7 +159,12 @@ class TorchAPI(NN):
             return unknown(name)
         if name in ("detach", "clone") and name == "detach":
             made = Tensor(tensor.storages)
-            made.name, made.opaque, made.quiet, made.uncertain = tensor.name, tensor.opaque, tensor.quiet, tensor.uncertain
+            made.name, made.opaque, made.quiet, made.uncertain = (
+                tensor.name,
+                tensor.opaque,
+                tensor.quiet,
+                tensor.uncertain,
+            )
             made.origin = self.at(node)
             made.edited = tensor if tensor.grad else None
             return made
@@ -179,7 +218,15 @@ class TorchAPI(NN):
         made.attrs["memory"] = tensor
         return made
 
-    def in_place(self, tensor: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, shown: str = "") -> Value:
+    def in_place(
+        self,
+        tensor: Value,
+        name: str,
+        args: list[Value],
+        keywords: dict[str, Value],
+        node: ast.AST,
+        shown: str = "",
+    ) -> Value:
         if name in table.METADATA_WRITES:
             return tensor
         info = table.op(name) or table.op(name[:-1])
@@ -192,7 +239,9 @@ class TorchAPI(NN):
 
     # --- ops by name
 
-    def op(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, method: bool = False) -> Value:
+    def op(
+        self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, method: bool = False
+    ) -> Value:
         out = keywords.pop("out", None) if "out" in keywords else None
         if out is not None and not (isinstance(out, Const) and out.value is None):
             return self.into(out, name, args, keywords, node)
@@ -213,16 +262,30 @@ class TorchAPI(NN):
             return unknown()
         if name in ("max", "min") and len(args) > 1 and not isinstance(args[1], Const):
             return self.apply("maximum", node, {"self": args[0], "other": args[1]}, shown=name)
-        pair = name in _PAIRS and (len(args) > 1 or "dim" in keywords or name in ("sort", "topk", "svd", "qr", "eigh", "slogdet"))
+        pair = name in _PAIRS and (
+            len(args) > 1 or "dim" in keywords or name in ("sort", "topk", "svd", "qr", "eigh", "slogdet")
+        )
         slots: dict[str, Value] = {}
         for i, value in enumerate(args):
             if i < len(info.args):
                 slots[info.args[i]] = value
         for key, value in keywords.items():
             slots[info.args[0] if key == "input" else key] = value
-        if name == "sum" and args and isinstance(args[0], Tensor) and args[0].sparse == "result" and (len(args) > 1 or "dim" in keywords):
-            if self.grad_of(args[0]) == YES:
-                self.told(words.refused("GM306", self.at(node), "sum over a dimension of a sparse tensor that needs grad has no derivative", "warning"))
+        if (
+            name == "sum"
+            and args
+            and isinstance(args[0], Tensor)
+            and args[0].sparse == "result"
+            and (len(args) > 1 or "dim" in keywords)
+        ) and self.grad_of(args[0]) == YES:
+            self.told(
+                words.refused(
+                    "GM306",
+                    self.at(node),
+                    "sum over a dimension of a sparse tensor that needs grad has no derivative",
+                    "warning",
+                )
+            )
         if pair:
             first = self.apply("sum", node, {"self": args[0]}, shown=name)
             if isinstance(first, Tensor) and first.node is not None:
@@ -268,14 +331,21 @@ class TorchAPI(NN):
             return made
         return self.fresh(node)
 
-    def into(self, out: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+    def into(
+        self, out: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         found = [pair for value in args for pair in self.tensors(value)]
         if self.grad_mode is True and not self.healed:
             strength = max((self.grad_of(t) for _, t in found), default=NO)
             target = max((self.grad_of(t) for _, t in self.tensors(out)), default=NO)
             if max(strength, target) == YES:
                 self.told(
-                    words.refused("GM125", self.at(node), f"{name}(..., out=...) with arguments that require grad: PyTorch refuses it", "error")
+                    words.refused(
+                        "GM125",
+                        self.at(node),
+                        f"{name}(..., out=...) with arguments that require grad: PyTorch refuses it",
+                        "error",
+                    )
                 )
         with self.mode(False):
             self.write(out, "copy_", node, shown=f"{name}(out=)")
@@ -283,9 +353,12 @@ class TorchAPI(NN):
 
     # --- backward
 
-    def backward(self, roots: list[Tensor], node: ast.AST, keywords: dict[str, Value], inputs: Value | None = None) -> None:
+    def backward(
+        self, roots: list[Tensor], node: ast.AST, keywords: dict[str, Value], inputs: Value | None = None
+    ) -> None:
         retain = any(
-            isinstance(v := keywords.get(k), Const) and v.value is True or (v is not None and not isinstance(v, Const))
+            (isinstance(v := keywords.get(k), Const) and v.value is True)
+            or (v is not None and not isinstance(v, Const))
             for k in ("retain_graph", "create_graph")
         )
         explicit = keywords.get("retain_graph")
@@ -296,7 +369,13 @@ class TorchAPI(NN):
             top = self.node_of(root)
             if top is not None:
                 nodes.append(top)
-            elif root.grad == NO and not root.opaque and self.grad_mode is not None and not root.uncertain and not root.attrs:
+            elif (
+                root.grad == NO
+                and not root.opaque
+                and self.grad_mode is not None
+                and not root.uncertain
+                and not root.attrs
+            ):
                 self.constant_loss(root, node)
         only = None
         if inputs is not None:
@@ -332,7 +411,9 @@ class TorchAPI(NN):
 
     # --- custom functions
 
-    def apply_function(self, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+    def apply_function(
+        self, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:  # type: ignore[override]
         """MyFunction.apply(...): forward runs without grad mode; what it gives to ctx is kept by one node."""
         forward = self.find(cls, "forward")
         if not isinstance(forward, Function):
@@ -358,7 +439,10 @@ class TorchAPI(NN):
             for where, shown, name in hold.wrote[:1]:
                 self.told(
                     words.refused(
-                        "GM206", where, f"{shown} changes `{name}`, an input of {cls.name}, and forward never calls ctx.mark_dirty", "warning"
+                        "GM206",
+                        where,
+                        f"{shown} changes `{name}`, an input of {cls.name}, and forward never calls ctx.mark_dirty",
+                        "warning",
                     )
                 )
         return self._outputs(result, made, grad, node, cls.name) if grad else result
@@ -400,7 +484,16 @@ class TorchAPI(NN):
         if isinstance(hold, _Hold) and hold.grad:
             for path, tensor in self.tensors(value):
                 if not tensor.opaque:
-                    self.save(path, tensor, hold.node, self.statement or node, hold.name, "ctx", hold.grad == YES, True)
+                    self.save(
+                        path,
+                        tensor,
+                        hold.node,
+                        self.statement or node,
+                        hold.name,
+                        "ctx",
+                        hold.grad == YES,
+                        True,
+                    )
 
 
 class _Hold(Value):
