@@ -122,7 +122,7 @@ def _alone(walker: External, function: Function, first: list[Value], module: Mod
     spec = function.node.args
     names = [a.arg for a in (*spec.posonlyargs, *spec.args)][len(first) :]
     args = [*first, *(unknown(name) for name in names)]
-    keywords = {a.arg: unknown(a.arg) for a in spec.kwonlyargs}
+    keywords: dict[str, Value] = {a.arg: unknown(a.arg) for a in spec.kwonlyargs}
     before = walker.ledger.backwards
     result = walker.call_function(function, args, keywords, function.node)
     if walker.ledger.backwards == before:

@@ -6,6 +6,7 @@ A conflict needs a write, a step, a backward, or memory shared beyond torch; all
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 _ATTRIBUTES = frozenset(
     {
@@ -69,17 +70,17 @@ class Risks:
         return id(node) in self.functions
 
 
-def risky(node: ast.AST) -> bool:
+def risky(node: Any) -> bool:
     kind = type(node)
     if kind is ast.AugAssign:
         return True
     if kind is ast.Subscript:
-        return isinstance(node.ctx, ast.Store)  # type: ignore[attr-defined]
+        return isinstance(node.ctx, ast.Store)
     if kind is ast.Attribute:
-        name: str = node.attr  # type: ignore[attr-defined]
+        name: str = node.attr
         return name in _ATTRIBUTES or (name.endswith("_") and not name.endswith("__"))
     if kind is ast.keyword:
         return node.arg in _KEYWORDS and not (
             isinstance(node.value, ast.Constant) and node.value.value in (None, False)
-        )  # type: ignore[attr-defined]
+        )
     return False

@@ -47,7 +47,7 @@ class Calls(Tensors):
     apply_function: Callable[..., Value]
     set_tensor_attribute: Callable[..., bool]
 
-    def call(self, node: ast.Call) -> Value:  # type: ignore[override]
+    def call(self, node: ast.Call) -> Value:
         function = self.eval(node.func)
         args, keywords = self.arguments(node)
         return self.over(self.force(function), lambda f: self.call_value(f, args, keywords, node))
@@ -82,7 +82,7 @@ class Calls(Tensors):
 
     def call_value(
         self, function: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:  # type: ignore[override]
+    ) -> Value:
         function = self.force(function)
         if isinstance(function, Function):
             return self.call_function(function, args, keywords, node)
@@ -331,7 +331,7 @@ class Calls(Tensors):
                 return value
         return None
 
-    def method_of(self, owner: Instance, name: str) -> Value | None:  # type: ignore[override]
+    def method_of(self, owner: Instance, name: str) -> Value | None:
         if owner.cls is None:
             return None
         found = self.find(owner.cls, name)
@@ -349,7 +349,7 @@ class Calls(Tensors):
 
     # --- attributes
 
-    def attribute(self, owner: Value, name: str, node: ast.AST) -> Value:  # type: ignore[override]
+    def attribute(self, owner: Value, name: str, node: ast.AST) -> Value:
         owner = self.force(owner)
         if isinstance(owner, Tensor):
             return self.tensor_attribute(owner, name, node)
@@ -440,7 +440,7 @@ class Calls(Tensors):
                 )
         return unknown(name)
 
-    def set_attribute(self, owner: Value, name: str, value: Value, node: ast.AST) -> None:  # type: ignore[override]
+    def set_attribute(self, owner: Value, name: str, value: Value, node: ast.AST) -> None:
         for path, option in self.options(owner):
             with self.on(path):
                 if isinstance(option, Tensor):

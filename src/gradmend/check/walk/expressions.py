@@ -30,12 +30,12 @@ from gradmend.check.values import (
 )
 from gradmend.check.walk.statements import Statements
 
-BINARY = {
+BINARY: dict[type, str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow", ast.MatMult: "matmul",
     ast.FloorDiv: "floor_divide", ast.Mod: "remainder", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or",
     ast.BitXor: "bitwise_xor", ast.LShift: "bitwise_left_shift", ast.RShift: "bitwise_right_shift",
 }  # fmt: skip
-SYMBOL = {
+SYMBOL: dict[type, str] = {
     ast.Add: "+=", ast.Sub: "-=", ast.Mult: "*=", ast.Div: "/=", ast.Pow: "**=", ast.FloorDiv: "//=", ast.Mod: "%=",
     ast.BitAnd: "&=", ast.BitOr: "|=", ast.BitXor: "^=", ast.LShift: "<<=", ast.RShift: ">>=",
 }  # fmt: skip
@@ -51,7 +51,7 @@ _THERE = (Seq, Dict, Instance, Function, Class, Ext, Bound, Partial, ModuleValue
 
 
 class Expressions(Statements):
-    def eval(self, node: ast.expr) -> Value:  # type: ignore[override]
+    def eval(self, node: ast.expr) -> Value:
         self.left -= 1
         if self.left < 0:
             self.spend(0)
@@ -99,7 +99,7 @@ class Expressions(Statements):
                 return self.force(there)
         return None
 
-    def resolve(self, lazy: Lazy) -> Value:  # type: ignore[override]
+    def resolve(self, lazy: Lazy) -> Value:
         """Found out once, then kept in the module's own names."""
         module = lazy.module
         node: Any = lazy.node
@@ -442,14 +442,14 @@ class Expressions(Statements):
         tag = self.ledger.now()
         return self.either([(((("item", tag, i), True),), item) for i, item in enumerate(items[:4])])
 
-    def element(self, value: Value) -> Value:  # type: ignore[override]
+    def element(self, value: Value) -> Value:
         if isinstance(value, Seq):
             items = [*value.items, *([value.rest] if value.rest is not None else [])]
             return self.any_of(items)
         found = self.iterate(value, None)
         return found[0] if found else unknown()
 
-    def split(self, value: Value, n: int) -> list[Value]:  # type: ignore[override]
+    def split(self, value: Value, n: int) -> list[Value]:
         if isinstance(value, Seq):
             items = list(value.items)
             if len(items) == n:
@@ -472,8 +472,8 @@ class Expressions(Statements):
         if isinstance(value, Opaque):
             return [value.attrs.setdefault(f"[{i}]", unknown(f"{value.name}[{i}]")) for i in range(n)]
         if isinstance(value, Instance):
-            items = self.iterate(value, None)
-            return [items[i] if i < len(items) else unknown() for i in range(n)]
+            parts = self.iterate(value, None)
+            return [parts[i] if i < len(parts) else unknown() for i in range(n)]
         return [unknown() for _ in range(n)]
 
     def sibling(self, value: Tensor) -> Tensor:
@@ -484,7 +484,7 @@ class Expressions(Statements):
         made.opaque, made.leaf = value.opaque, False
         return made
 
-    def iterate(self, value: Value, node: ast.expr | None) -> list[Value]:  # type: ignore[override]
+    def iterate(self, value: Value, node: ast.expr | None) -> list[Value]:
         """What a loop over it would bind, a few of them."""
         if isinstance(value, Seq):
             items = list(value.items)
@@ -502,9 +502,9 @@ class Expressions(Statements):
             keys: list[Value] = [Const(k) for k in value.items]
             return keys if value.rest is None else [*keys, unknown()]
         if isinstance(value, Instance):
-            items = self.module_items(value)
-            if items is not None:
-                return list(items)
+            held = self.module_items(value)
+            if held is not None:
+                return list(held)
             method = self.method_of(value, "__iter__")
             if method is not None:
                 inner = self.call_value(method, [], {}, node or ast.Constant(None))
@@ -531,10 +531,10 @@ class Expressions(Statements):
                 return None
         return answers.pop() if len(answers) == 1 else None
 
-    def truth(self, test: ast.expr) -> bool | None:  # type: ignore[override]
+    def truth(self, test: ast.expr) -> bool | None:
         return self.truthy(self.eval(test))
 
-    def condition(self, test: ast.expr) -> tuple[Any, bool]:  # type: ignore[override]
+    def condition(self, test: ast.expr) -> tuple[Any, bool]:
         """What the test asks, so that the same question has the same answer, and which arm is the "yes"."""
         side = True
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -548,7 +548,7 @@ class Expressions(Statements):
         key = self._question(test, 0)
         return (key if key is not None else ("if", id(test), self.ledger.now())), side
 
-    def _question(self, node: ast.expr, deep: int) -> Any:
+    def _question(self, node: Any, deep: int) -> Any:
         if deep > 6:
             return None
         kind = type(node)
@@ -556,30 +556,32 @@ class Expressions(Statements):
             value = self.eval(node)
             return ("c", repr(value.value)) if isinstance(value, Const) else ("v", value)
         if kind is ast.Constant:
-            return ("c", repr(node.value))  # type: ignore[attr-defined]
+            return ("c", repr(node.value))
         parts: list[Any]
         if kind is ast.Compare:
-            op = type(node.ops[0])  # type: ignore[attr-defined]
-            op = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}.get(op, op)
-            parts = [op, *(self._question(n, deep + 1) for n in (node.left, *node.comparators))]  # type: ignore[attr-defined]
+            op = type(node.ops[0])
+            parts = [
+                _POSITIVE.get(op, op),
+                *(self._question(n, deep + 1) for n in (node.left, *node.comparators)),
+            ]
         elif kind is ast.BoolOp:
-            parts = [type(node.op), *(self._question(n, deep + 1) for n in node.values)]  # type: ignore[attr-defined]
+            parts = [type(node.op), *(self._question(n, deep + 1) for n in node.values)]
         elif kind is ast.UnaryOp:
-            parts = [type(node.op), self._question(node.operand, deep + 1)]  # type: ignore[attr-defined]
+            parts = [type(node.op), self._question(node.operand, deep + 1)]
         elif (
             kind is ast.Call
             and isinstance(node.func, ast.Name)
             and node.func.id in _PURE
             and not node.keywords
-        ):  # type: ignore[attr-defined]
-            parts = [node.func.id, *(self._question(n, deep + 1) for n in node.args)]  # type: ignore[attr-defined]
+        ):
+            parts = [node.func.id, *(self._question(n, deep + 1) for n in node.args)]
         elif kind is ast.Tuple:
-            parts = ["tuple", *(self._question(n, deep + 1) for n in node.elts)]  # type: ignore[attr-defined]
+            parts = ["tuple", *(self._question(n, deep + 1) for n in node.elts)]
         else:
             return None
         return None if any(p is None for p in parts) else tuple(parts)
 
-    def narrow(self, test: ast.expr, holds: bool) -> None:  # type: ignore[override]
+    def narrow(self, test: ast.expr, holds: bool) -> None:
         """Inside an arm, a name that was asked about is what the answer says."""
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, holds = test.operand, not holds
@@ -709,6 +711,7 @@ def _array_index(at: ast.expr) -> bool:
     )
 
 
+_POSITIVE: dict[type, type] = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}
 _PURE = frozenset({"isinstance", "hasattr", "len", "callable", "bool", "issubclass"})
 _BUILTINS = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 _DO: dict[type, Callable[..., Value]] = {

@@ -62,7 +62,7 @@ _NO_NAMESPACE = frozenset(
 
 
 class External(TorchAPI):
-    def external(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:  # type: ignore[override]
+    def external(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         head, _, tail = name.partition(".")
         if head == "builtins":
             return self._builtin(tail, args, keywords, node)
@@ -324,7 +324,7 @@ class External(TorchAPI):
 
     # --- contexts
 
-    def enter(self, value: Value) -> tuple[Value, Any]:  # type: ignore[override]
+    def enter(self, value: Value) -> tuple[Value, Any]:
         """What `as` binds, and what to do on leaving."""
         for _, option in self.options(value):
             if isinstance(option, Instance):
@@ -350,7 +350,7 @@ class External(TorchAPI):
 
     def builtin_method(
         self, owner: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:  # type: ignore[override]
+    ) -> Value:
         if isinstance(owner, Instance):
             return self._instance_method(owner, name, args, keywords, node)
         if isinstance(owner, Class) and name == "apply":

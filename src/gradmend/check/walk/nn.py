@@ -19,6 +19,7 @@ from gradmend.check.values import (
     Function,
     Instance,
     Opaque,
+    Path,
     Seq,
     Storage,
     Tensor,
@@ -82,7 +83,7 @@ class NN(Calls):
         keywords: dict[str, Value],
         node: ast.AST,
         made: Instance | None = None,
-    ) -> Value:  # type: ignore[override]
+    ) -> Value:
         """An object of a class of torch's, or what such a base gives to `made`."""
         name = dotted.rpartition(".")[2]
         made = made or Instance(None, name)
@@ -144,7 +145,7 @@ class NN(Calls):
             made.attrs["$weights"] = weights
         return made
 
-    def module_items(self, owner: Instance) -> list[Value] | None:  # type: ignore[override]
+    def module_items(self, owner: Instance) -> list[Value] | None:
         items = owner.attrs.get("items")
         if isinstance(items, Seq) and (owner.nn in CONTAINERS or owner.cls is not None):
             return [*items.items, *([items.rest] if items.rest is not None else [])]
@@ -207,7 +208,7 @@ class NN(Calls):
 
     def module_call(
         self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:  # type: ignore[override]
+    ) -> Value:
         name = owner.nn
         x = args[0] if args else next(iter(keywords.values()), None)
         if name == "Sequential" or (name == "" and "items" in owner.attrs):
@@ -336,7 +337,8 @@ class NN(Calls):
         x = args[0] if args else keywords.get("input", unknown())
         state = args[1] if len(args) > 1 else keywords.get("hx", NONE)
         weights = [v for v in owner.attrs.values() if isinstance(v, Tensor) and v.param]
-        found = {"input": self.tensors(x), "hx": self.tensors(state), "weight": [((), w) for w in weights]}
+        found: dict[str, list[tuple[Path, Tensor]]] = {"input": self.tensors(x), "hx": self.tensors(state)}
+        found["weight"] = [((), w) for w in weights]
         everything = [pair for pairs in found.values() for pair in pairs]
         grad = self.strongest(everything)
         shown = snake(owner.nn)
@@ -367,7 +369,7 @@ class NN(Calls):
 
     # --- attributes and methods of modules
 
-    def module_attribute(self, owner: Instance, name: str, node: ast.AST) -> Value | None:  # type: ignore[override]
+    def module_attribute(self, owner: Instance, name: str, node: ast.AST) -> Value | None:
         if owner.nn == "ndarray":
             return Bound(owner, name)
         if name == "training":

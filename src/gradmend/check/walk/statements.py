@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gradmend.check.values import (
@@ -202,23 +203,21 @@ class Statements(Core):
 
     def _match(self, node: ast.Match) -> str:
         self.eval(node.subject)
-        ends = []
-        for i, case in enumerate(node.cases):
-            for name in ast.walk(case.pattern):
-                bound = getattr(name, "name", None)
+        tag = self.ledger.now()
+
+        def case(i: int) -> str:
+            if i >= len(node.cases) or i > 20:
+                return ""
+            for part in ast.walk(node.cases[i].pattern):
+                bound = getattr(part, "name", None)
                 if isinstance(bound, str):
                     self.bind_name(bound, unknown(bound))
-            body = case.body
-            ends.append(
-                self.branch(
-                    ("case", id(node), i, self.ledger.now()),
-                    True,
-                    None,
-                    lambda b=body: self.run_block(b),
-                    lambda: "",
-                )
+            body = node.cases[i].body
+            return self.branch(
+                ("case", tag, i), True, None, partial(self.run_block, body), partial(case, i + 1)
             )
-        return ""
+
+        return case(0)
 
     def _try(self, node: Any) -> str:
         status = self.run_block(node.body)
@@ -226,7 +225,7 @@ class Statements(Core):
             if handler.name:
                 self.bind_name(handler.name, unknown(handler.name))
             condition = ("except", id(handler), self.ledger.now())
-            ended, changes = self.arm(condition, True, lambda h=handler: self.run_block(h.body))
+            ended, changes = self.arm(condition, True, partial(self.run_block, handler.body))
             if not ended:
                 self.join(condition, [(True, changes), (False, [])])
                 status = ""
@@ -314,7 +313,7 @@ class Statements(Core):
             made.grad_mode = True
         elif name == "set_grad_enabled" and isinstance(decorator, ast.Call) and decorator.args:
             first = decorator.args[0]
-            made.grad_mode = first.value if isinstance(first, ast.Constant) else None
+            made.grad_mode = bool(first.value) if isinstance(first, ast.Constant) else None
         elif name == "staticmethod":
             made.kind = "static"
         elif name == "classmethod":
@@ -407,26 +406,27 @@ class Statements(Core):
             self.journals = journals
 
     def _declare(self, body: list[ast.stmt], module: Any, deep: int) -> None:
+        statement: Any
         for statement in body:
             kind = type(statement)
             if kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
-                module.env[statement.name] = Lazy(module, statement.name, statement)  # type: ignore[attr-defined, arg-type]
+                module.env[statement.name] = Lazy(module, statement.name, statement)
             elif kind in (ast.Import, ast.ImportFrom):
                 _DO[kind](self, statement)
             elif kind is ast.Assign:
-                for target in statement.targets:  # type: ignore[attr-defined]
+                for target in statement.targets:
                     if isinstance(target, ast.Name):
-                        module.env[target.id] = Lazy(module, target.id, statement.value)  # type: ignore[attr-defined]
-            elif kind is ast.AnnAssign and isinstance(statement.target, ast.Name) and statement.value:  # type: ignore[attr-defined]
-                module.env[statement.target.id] = Lazy(module, statement.target.id, statement.value)  # type: ignore[attr-defined]
+                        module.env[target.id] = Lazy(module, target.id, statement.value)
+            elif kind is ast.AnnAssign and isinstance(statement.target, ast.Name) and statement.value:
+                module.env[statement.target.id] = Lazy(module, statement.target.id, statement.value)
             elif kind in (ast.If, ast.Try) and deep < 3:
-                if kind is ast.If and _is_main(statement.test):  # type: ignore[attr-defined]
+                if kind is ast.If and _is_main(statement.test):
                     continue
                 if kind is ast.If and "TYPE_CHECKING" in (
                     getattr(statement.test, "id", ""),
                     getattr(statement.test, "attr", ""),
-                ):  # type: ignore[attr-defined]
-                    self._declare(statement.orelse, module, deep + 1)  # type: ignore[attr-defined]
+                ):
+                    self._declare(statement.orelse, module, deep + 1)
                     continue
                 # Later ones win; what is under `else` or `except` is the fallback.
                 for part in ("orelse", "body") if kind is ast.If else ("body",):

@@ -58,7 +58,7 @@ class Tensors(Expressions):
 
     # --- out-of-place ops
 
-    def apply(self, name: str, site: ast.AST, slots: dict[str, Value], *, shown: str = "") -> Value:  # type: ignore[override]
+    def apply(self, name: str, site: ast.AST, slots: dict[str, Value], *, shown: str = "") -> Value:
         """One op. `slots` are its arguments by ATen's names."""
         if name in table.CONSTANT:
             return self.fresh(site)
@@ -207,11 +207,11 @@ class Tensors(Expressions):
         made.expanded = base.expanded or name in ("expand", "expand_as", "broadcast_to")
         return made
 
-    def rows(self, tensor: Tensor) -> Tensor:  # type: ignore[override]
+    def rows(self, tensor: Tensor) -> Tensor:
         """What a loop over a tensor binds: one of unbind's views."""
         return self.look(tensor, self.statement or ast.Pass(), "unbind", many=True)
 
-    def index(self, owner: Value, at: ast.expr, node: ast.Subscript) -> Value:  # type: ignore[override]
+    def index(self, owner: Value, at: ast.expr, node: ast.Subscript) -> Value:
         tensor = owner.as_tensor() if isinstance(owner, Opaque) else owner
         assert isinstance(tensor, Tensor)
         basic, where = self.index_kind(at)
@@ -492,7 +492,7 @@ class Tensors(Expressions):
 
     # --- assignments to parts
 
-    def augment(self, node: ast.AugAssign) -> None:  # type: ignore[override]
+    def augment(self, node: ast.AugAssign) -> None:
         value = self.eval(node.value)
         target = node.target
         kind = type(node.op)
@@ -593,7 +593,7 @@ class Tensors(Expressions):
             return unknown()  # a counter: not worth counting
         return self.apply(BINARY.get(kind, "add"), node, {"self": current, "other": value})
 
-    def set_item(self, target: ast.Subscript, value: Value) -> None:  # type: ignore[override]
+    def set_item(self, target: ast.Subscript, value: Value) -> None:
         owner = self.eval(target.value)
         for path, option in self.options(owner):
             with self.on(path):
@@ -660,7 +660,7 @@ class Tensors(Expressions):
         elif isinstance(owner, Opaque) and isinstance(key, Const):
             self.store(owner.attrs, f"[{key.value!r}]", value)
 
-    def comparison(self, node: ast.AST) -> Value:  # type: ignore[override]
+    def comparison(self, node: ast.AST) -> Value:
         return self.fresh(node)
 
 

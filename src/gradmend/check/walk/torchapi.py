@@ -55,7 +55,7 @@ _OUTSIDE_GRAD = frozenset({"no_grad", "inference_mode"})
 
 
 class TorchAPI(NN):
-    def looks_like_tensor(self, owner: Opaque, name: str) -> bool:  # type: ignore[override]
+    def looks_like_tensor(self, owner: Opaque, name: str) -> bool:
         if name in _DISTINCT:
             return True
         if owner.tensor is not None:
@@ -64,7 +64,7 @@ class TorchAPI(NN):
 
     # --- attributes of tensors
 
-    def tensor_attribute(self, tensor: Tensor, name: str, node: ast.AST) -> Value:  # type: ignore[override]
+    def tensor_attribute(self, tensor: Tensor, name: str, node: ast.AST) -> Value:
         if tensor.attrs is not None and name in tensor.attrs:
             return tensor.attrs[name]
         if name == "data":
@@ -128,7 +128,7 @@ class TorchAPI(NN):
         made.uncertain = tensor.uncertain
         return made
 
-    def set_tensor_attribute(self, tensor: Tensor, name: str, value: Value, node: ast.AST) -> bool:  # type: ignore[override]
+    def set_tensor_attribute(self, tensor: Tensor, name: str, value: Value, node: ast.AST) -> bool:
         if name == "data":
             site = self.statement or node
             self.write(tensor, "set_", site, how="swap", shown=".data =", name=tensor.name)
@@ -149,7 +149,7 @@ class TorchAPI(NN):
 
     def tensor_method(
         self, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:  # type: ignore[override]
+    ) -> Value:
         if tensor.attrs is not None and name in tensor.attrs and not isinstance(tensor.attrs[name], Opaque):
             return self.call_value(tensor.attrs[name], args, keywords, node)
         if name == "backward":
@@ -413,7 +413,7 @@ class TorchAPI(NN):
 
     def apply_function(
         self, cls: Class, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:  # type: ignore[override]
+    ) -> Value:
         """MyFunction.apply(...): forward runs without grad mode; what it gives to ctx is kept by one node."""
         forward = self.find(cls, "forward")
         if not isinstance(forward, Function):
@@ -479,7 +479,7 @@ class TorchAPI(NN):
             hold.dirty = True
         return NONE
 
-    def hang_on_ctx(self, ctx: Instance, name: str, value: Value, node: ast.AST) -> None:  # type: ignore[override]
+    def hang_on_ctx(self, ctx: Instance, name: str, value: Value, node: ast.AST) -> None:
         hold = ctx.attrs.get("$node")
         if isinstance(hold, _Hold) and hold.grad:
             for path, tensor in self.tensors(value):
