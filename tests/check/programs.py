@@ -643,4 +643,861 @@ for i in range(2):
     t.step(torch.randn(2, 3), torch.randn(2, 1))
 """,
     ),
+    "sigmoid_mul_inplace": (
+        (7,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+x = torch.randn(3, requires_grad=True)
+y = torch.sigmoid(x)
+y *= 2
+y.sum().backward()
+""",
+    ),
+    "mul_then_inplace": (
+        (9,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+a = torch.randn(3, requires_grad=True)
+b = torch.randn(3, requires_grad=True)
+c = a * 1
+d = c * b
+c.add_(1)
+d.sum().backward()
+""",
+    ),
+    "add_inplace_fine": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+a = torch.randn(3, requires_grad=True)
+c = a + 1
+c.add_(1)
+c *= 2
+c[0] = 0
+c.sum().backward()
+""",
+    ),
+    "densenet": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Dense(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.convs = nn.ModuleList([nn.Conv2d(2 * (i + 1), 2, 3, padding=1) for i in range(3)])
+        s.relu = nn.ReLU(inplace=True)
+
+    def forward(s, x):
+        feats = [x]
+        for c in s.convs:
+            out = s.relu(c(torch.cat(feats, 1)))
+            feats.append(out)
+        return torch.cat(feats, 1)
+
+
+m = Dense()
+m(torch.randn(1, 2, 4, 4)).sum().backward()
+""",
+    ),
+    "preact_inplace_bad": (
+        (16,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Pre(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.bn = nn.BatchNorm2d(2)
+        s.c = nn.Conv2d(2, 2, 3, padding=1)
+        s.act = nn.ReLU(inplace=True)
+        s.c0 = nn.Conv2d(2, 2, 1)
+
+    def forward(s, x):
+        x = torch.tanh(s.c0(x))
+        y = s.c(s.act(x))
+        return x + y
+
+
+Pre()(torch.randn(1, 2, 4, 4)).sum().backward()
+""",
+    ),
+    "unet_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class UNet(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.d1 = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+        )
+        s.d2 = nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)
+        )
+        s.up = nn.ConvTranspose2d(4, 4, 2, stride=2)
+        s.pool = nn.MaxPool2d(2)
+        s.out = nn.Conv2d(8, 1, 1)
+
+    def forward(s, x):
+        a = s.d1(x)
+        b = s.d2(s.pool(a))
+        u = s.up(b)
+        return s.out(torch.cat([a, u], 1))
+
+
+net = UNet()
+opt = torch.optim.Adam(net.parameters())
+for e in range(2):
+    l = F.binary_cross_entropy_with_logits(net(torch.randn(1, 1, 8, 8)), torch.rand(1, 1, 8, 8))
+    opt.zero_grad(set_to_none=True)
+    l.backward()
+    opt.step()
+""",
+    ),
+    "actor_critic_list": (
+        (19,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+pol = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+opt = torch.optim.Adam(pol.parameters())
+logps = []
+rewards = []
+for ep in range(3):
+    s = torch.randn(4)
+    for t in range(4):
+        d = torch.distributions.Categorical(logits=pol(s))
+        a = d.sample()
+        logps.append(d.log_prob(a))
+        rewards.append(1.0)
+        s = torch.randn(4)
+    loss = -(torch.stack(logps) * torch.tensor(rewards)).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    ),
+    "actor_critic_list_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+pol = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+opt = torch.optim.Adam(pol.parameters())
+for ep in range(3):
+    logps = []
+    rewards = []
+    s = torch.randn(4)
+    for t in range(4):
+        d = torch.distributions.Categorical(logits=pol(s))
+        a = d.sample()
+        logps.append(d.log_prob(a))
+        rewards.append(1.0)
+        s = torch.randn(4)
+    loss = -(torch.stack(logps) * torch.tensor(rewards)).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    ),
+    "actor_critic_list_del_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Policy(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.l = nn.Linear(4, 2)
+        s.saved = []
+        s.rewards = []
+
+    def forward(s, x):
+        return F.softmax(s.l(x), dim=-1)
+
+
+pol = Policy()
+opt = torch.optim.Adam(pol.parameters())
+
+
+def select(s):
+    d = torch.distributions.Categorical(pol(s))
+    a = d.sample()
+    pol.saved.append(d.log_prob(a))
+    return a.item()
+
+
+def finish():
+    loss = []
+    for lp, r in zip(pol.saved, pol.rewards):
+        loss.append(-lp * r)
+    opt.zero_grad()
+    l = torch.stack(loss).sum()
+    l.backward()
+    opt.step()
+    del pol.rewards[:]
+    del pol.saved[:]
+
+
+for ep in range(3):
+    for t in range(3):
+        select(torch.randn(4))
+        pol.rewards.append(1.0)
+    finish()
+""",
+    ),
+    "loss_accum_bad": (
+        (12,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 1)
+opt = torch.optim.SGD(m.parameters(), lr=0.1)
+total = 0
+for i in range(3):
+    l = (m(torch.randn(2, 3)) ** 2).mean()
+    total = total + l
+    opt.zero_grad()
+    total.backward()
+    opt.step()
+""",
+    ),
+    "loss_accum_item_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 1)
+opt = torch.optim.SGD(m.parameters(), lr=0.1)
+total = 0
+hist = []
+for i in range(3):
+    l = (m(torch.randn(2, 3)) ** 2).mean()
+    total += l.item()
+    hist.append(l.detach())
+    opt.zero_grad()
+    l.backward()
+    opt.step()
+""",
+    ),
+    "weights_sharing_two_losses_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+e = nn.Linear(3, 4)
+a = nn.Linear(4, 1)
+b = nn.Linear(4, 1)
+opt = torch.optim.SGD([*e.parameters(), *a.parameters(), *b.parameters()], lr=0.1)
+for i in range(2):
+    h = torch.relu(e(torch.randn(2, 3)))
+    la = a(h).mean()
+    lb = (b(h) ** 2).mean()
+    opt.zero_grad()
+    la.backward(retain_graph=True)
+    lb.backward()
+    opt.step()
+""",
+    ),
+    "two_losses_no_retain": (
+        (12,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+e = nn.Linear(3, 4)
+a = nn.Linear(4, 1)
+b = nn.Linear(4, 1)
+h = torch.relu(e(torch.randn(2, 3)))
+la = a(h).mean()
+lb = (b(h) ** 2).mean()
+la.backward()
+lb.backward()
+""",
+    ),
+    "masked_fill_scores_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+q = nn.Linear(4, 4)
+k = nn.Linear(4, 4)
+x = torch.randn(1, 3, 4)
+mask = torch.tensor([[0, 0, 1]]).bool()
+s = q(x) @ k(x).transpose(1, 2) / 2.0
+s.masked_fill_(mask.unsqueeze(1), float("-inf"))
+(s.softmax(-1) @ x).sum().backward()
+""",
+    ),
+    "embed_inplace": (
+        (10,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+emb = nn.Embedding(5, 3)
+ids = torch.tensor([0, 1])
+w = nn.Linear(3, 3)
+h = emb(ids)
+o = w(h)
+h[:, 0] = 0
+(o + h).sum().backward()
+""",
+    ),
+    "ema_after_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import copy
+
+m = nn.Linear(3, 3)
+t = copy.deepcopy(m)
+opt = torch.optim.SGD(m.parameters(), lr=0.1)
+for p_ in t.parameters():
+    p_.requires_grad = False
+for i in range(3):
+    x = torch.randn(2, 3)
+    l = F.mse_loss(m(x), t(x))
+    opt.zero_grad()
+    l.backward()
+    opt.step()
+    with torch.no_grad():
+        for a, b in zip(m.parameters(), t.parameters()):
+            b.mul_(0.9).add_(a, alpha=0.1)
+""",
+    ),
+    "grad_clip_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 3)
+opt = torch.optim.SGD(m.parameters(), lr=0.1)
+sched = torch.optim.lr_scheduler.StepLR(opt, 1)
+for i in range(3):
+    opt.zero_grad()
+    l = m(torch.randn(2, 3)).pow(2).sum()
+    l.backward()
+    torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
+    for p_ in m.parameters():
+        p_.grad.data.clamp_(-1, 1)
+    opt.step()
+    sched.step()
+""",
+    ),
+    "wgan_gp_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+D = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+opt = torch.optim.Adam(D.parameters())
+
+
+def gp(real, fake):
+    a = torch.rand(real.size(0), 1)
+    x = (a * real + (1 - a) * fake).requires_grad_(True)
+    o = D(x)
+    g = torch.autograd.grad(o, x, torch.ones_like(o), create_graph=True, retain_graph=True)[0]
+    return ((g.norm(2, dim=1) - 1) ** 2).mean()
+
+
+for i in range(3):
+    r = torch.randn(4, 3)
+    f = torch.randn(4, 3)
+    l = D(f).mean() - D(r).mean() + 10 * gp(r, f)
+    opt.zero_grad()
+    l.backward()
+    opt.step()
+""",
+    ),
+    "adversarial_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 2)
+x = torch.randn(4, 3)
+y = torch.tensor([0, 1, 0, 1])
+d = torch.zeros_like(x, requires_grad=True)
+for i in range(3):
+    l = F.cross_entropy(m(x + d), y)
+    l.backward()
+    d.data = (d + 0.1 * d.grad.sign()).clamp(-1, 1).detach()
+    d.grad.zero_()
+""",
+    ),
+    "adversarial_bad": (
+        (10,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 2)
+x = torch.randn(4, 3, requires_grad=True)
+y = torch.tensor([0, 1, 0, 1])
+l = F.cross_entropy(m(x), y)
+l.backward()
+x += 0.1 * x.grad.sign()
+""",
+    ),
+    "lstm_manual_bad": (
+        (18,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class L(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.i = nn.Linear(3, 4)
+        s.h = nn.Linear(4, 4)
+
+    def forward(s, x):
+        h = torch.zeros(2, 4)
+        outs = torch.zeros(5, 2, 4)
+        for t in range(5):
+            h = torch.tanh(s.i(x[t]) + s.h(h))
+            outs[t] = h
+            h *= 0.9
+        return outs
+
+
+L()(torch.randn(5, 2, 3)).sum().backward()
+""",
+    ),
+    "lstm_manual_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class L(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.i = nn.Linear(3, 4)
+        s.h = nn.Linear(4, 4)
+
+    def forward(s, x):
+        h = torch.zeros(2, 4)
+        outs = torch.zeros(5, 2, 4)
+        for t in range(5):
+            h = torch.tanh(s.i(x[t]) + s.h(h))
+            outs[t] = h
+        return outs
+
+
+L()(torch.randn(5, 2, 3)).sum().backward()
+""",
+    ),
+    "ode_euler_bad": (
+        (9,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+f = nn.Linear(2, 2)
+y = torch.zeros(10, 2)
+y[0] = torch.randn(2)
+for i in range(9):
+    y[i + 1] = y[i] + 0.1 * f(y[i])
+y.sum().backward()
+""",
+    ),
+    "ode_euler_list_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+f = nn.Linear(2, 2)
+ys = [torch.randn(2)]
+for i in range(9):
+    ys.append(ys[-1] + 0.1 * f(ys[-1]))
+torch.stack(ys).sum().backward()
+""",
+    ),
+    "state_buffer_module_bad": (
+        (14,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Mem(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.register_buffer("mem", torch.zeros(4, 3))
+        s.w = nn.Linear(3, 3)
+
+    def forward(s, x, i):
+        r = s.w(s.mem).sum(0)
+        s.mem[i] = x.detach()
+        return r + s.w(x)
+
+
+m = Mem()
+o = m(torch.randn(3), 0)
+o2 = m(torch.randn(3), 1)
+(o + o2).sum().backward()
+""",
+    ),
+    "queue_moco_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Moco(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.q = nn.Linear(3, 4)
+        s.k = nn.Linear(3, 4)
+        s.register_buffer("queue", torch.randn(4, 8))
+        s.ptr = 0
+        for a, b in zip(s.q.parameters(), s.k.parameters()):
+            b.data.copy_(a.data)
+            b.requires_grad = False
+
+    @torch.no_grad()
+    def enqueue(s, keys):
+        s.queue[:, :2] = keys.t()
+
+    def forward(s, x):
+        q = s.q(x)
+        with torch.no_grad():
+            for a, b in zip(s.q.parameters(), s.k.parameters()):
+                b.data = b.data * 0.9 + a.data * 0.1
+            k = s.k(x)
+        logits = torch.cat([(q * k).sum(1, keepdim=True), q @ s.queue.clone().detach()], 1)
+        s.enqueue(k)
+        return logits
+
+
+m = Moco()
+opt = torch.optim.SGD(m.q.parameters(), lr=0.1)
+for i in range(3):
+    l = F.cross_entropy(m(torch.randn(2, 3)), torch.zeros(2).long())
+    opt.zero_grad()
+    l.backward()
+    opt.step()
+""",
+    ),
+    "queue_moco_bad": (
+        (14,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Moco(nn.Module):
+    def __init__(s):
+        super().__init__()
+        s.q = nn.Linear(3, 4)
+        s.register_buffer("queue", torch.randn(4, 8))
+
+    @torch.no_grad()
+    def enqueue(s, keys):
+        s.queue[:, :2] = keys.t()
+
+    def forward(s, x):
+        q = s.q(x)
+        with torch.no_grad():
+            k = s.q(x)
+        logits = q @ s.queue
+        s.enqueue(k)
+        return logits
+
+
+m = Moco()
+opt = torch.optim.SGD(m.q.parameters(), lr=0.1)
+l = F.cross_entropy(m(torch.randn(2, 3)), torch.zeros(2).long())
+opt.zero_grad()
+l.backward()
+opt.step()
+""",
+    ),
+    "mixup_target_bad": (
+        (9,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 2)
+x = torch.randn(4, 3)
+y = torch.randn(4, 2)
+l = F.mse_loss(m(x), y)
+y *= 0
+l.backward()
+""",
+    ),
+    "input_scale_after_linear_bad": (
+        (8,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 2)
+x = torch.randn(4, 3)
+o = m(x)
+x /= 2
+o.sum().backward()
+""",
+    ),
+    "norm_inplace_bad": (
+        (8,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 2)
+o = m(torch.randn(4, 3))
+n = o.norm(dim=1, keepdim=True)
+o /= n
+o.sum().backward()
+""",
+    ),
+    "partial_closure_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from functools import partial
+
+m = nn.Linear(3, 1)
+opt = torch.optim.LBFGS(m.parameters(), max_iter=3)
+x = torch.randn(4, 3)
+
+
+def closure(x):
+    opt.zero_grad()
+    l = m(x).pow(2).sum()
+    l.backward()
+    return l
+
+
+opt.step(partial(closure, x))
+""",
+    ),
+    "yield_batches_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def batches(n):
+    for i in range(n):
+        yield torch.randn(2, 3), torch.randn(2, 1)
+
+
+class M(nn.Module):
+    def __init__(s, act=nn.ReLU):
+        super().__init__()
+        s.net = nn.Sequential(nn.Linear(3, 4), act(inplace=True), nn.Linear(4, 1))
+
+    def forward(s, x):
+        return s.net(x)
+
+
+def train(m, opt):
+    for x, y in batches(3):
+        opt.zero_grad()
+        l = F.mse_loss(m(x), y)
+        l.backward()
+        opt.step()
+
+
+if __name__ == "__main__":
+    m = M()
+    train(m, torch.optim.Adam(m.parameters(), lr=1e-3))
+""",
+    ),
+    "td_lambda_trace": (
+        (14,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+v = nn.Linear(3, 1)
+opt = torch.optim.SGD(v.parameters(), lr=0.1)
+s = torch.randn(3)
+val = v(s)
+for t in range(3):
+    s2 = torch.randn(3)
+    val2 = v(s2)
+    l = (1 + 0.9 * val2 - val).pow(2).sum()
+    opt.zero_grad()
+    l.backward()
+    opt.step()
+    val = val2
+""",
+    ),
+    "index_add_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 3)
+x = torch.randn(4, 3)
+out = torch.zeros(2, 3)
+out.index_add_(0, torch.tensor([0, 1, 0, 1]), m(x))
+out.sum().backward()
+""",
+    ),
+    "clamp_inplace_out_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 3)
+o = m(torch.randn(2, 3))
+o.clamp_(min=0)
+o.sum().backward()
+""",
+    ),
+    "clamp_twice_bad": (
+        (8,),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Linear(3, 3)
+o = m(torch.randn(2, 3))
+a = o.abs()
+o.clamp_(min=0)
+(a + o).sum().backward()
+""",
+    ),
+    "data_parallel_ok": (
+        (),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+m = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.GELU(), nn.Dropout(0.1))
+opt = torch.optim.AdamW(m.parameters())
+best = None
+for i in range(2):
+    m.train()
+    l = m(torch.randn(2, 3)).sum()
+    opt.zero_grad()
+    l.backward()
+    opt.step()
+    m.eval()
+    with torch.no_grad():
+        o = m(torch.randn(2, 3))
+        o[o < 0] = 0
+        o += 1
+    if best is None or l.item() < best:
+        best = l.item()
+        sd = {k: v.clone() for k, v in m.state_dict().items()}
+m.load_state_dict(sd)
+""",
+    ),
 }

@@ -481,8 +481,9 @@ class External(TorchAPI):
                 return owner.items[at] if self.journals else owner.items.pop(at)
             return owner.rest or unknown()
         elif name == "clear":
-            if not self.journals:
-                owner.items.clear()
+            # Also where it is one arm of a branch: what the list held last time is then rarely meant again.
+            owner.items.clear()
+            owner.rest = None
         elif name == "copy":
             return Seq(list(owner.items), owner.kind, owner.rest)
         elif name in ("index", "count"):

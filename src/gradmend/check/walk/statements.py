@@ -445,6 +445,13 @@ class Statements(Core):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self.store(self.frame.env, target.id, unknown(target.id))
+            elif isinstance(target, ast.Subscript):
+                owner = self.eval(target.value)
+                if isinstance(owner, Seq) and isinstance(target.slice, ast.Slice):
+                    owner.items.clear()  # del memory[:]
+                    owner.rest = None
+                elif isinstance(owner, Seq) and owner.items:
+                    owner.items.pop()
         return ""
 
     def _assert(self, node: ast.Assert) -> str:
