@@ -108,7 +108,11 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
             [] if method.kind == "static" else [cls] if method.kind == "class" else [holder[0]]
         )
         _fresh(walker, risks, method.node)
+        # In which order methods are called, nobody knows: each finds the object as __init__ left it.
+        before = dict(holder[0].attrs)
         _guarded(walker, lambda m=method, a=first: _alone(walker, m, a, module))
+        holder[0].attrs.clear()
+        holder[0].attrs.update(before)
 
 
 def _function_class(walker: External, cls: Class, module: Module) -> None:

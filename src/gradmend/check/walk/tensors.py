@@ -290,7 +290,7 @@ class Tensors(Expressions):
                 )
             )
         for hold in self.holds:
-            if not hold.dirty and any(id(s) in hold.given for s in tensor.storages):
+            if not hold.dirty and quiet != "collective" and any(id(s) in hold.given for s in tensor.storages):
                 hold.wrote.append((self.at(site), shown, name or target_name(site) or tensor.name))
         grad = self.strongest([((), tensor), *others]) if quiet == "loud" else NO
         node: Node | None = None
@@ -606,6 +606,11 @@ class Tensors(Expressions):
             and (value.value is None or isinstance(value.value, str))
         ):
             return  # no tensor takes that: it is a container on this path
+        if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
+            if isinstance(owner, Opaque):
+                self.store(owner.attrs, f"[{target.slice.value!r}]", value)
+            if isinstance(owner, (Tensor, Opaque)):
+                return  # a key: it is a dictionary
         site = self.statement if isinstance(self.statement, (ast.Assign, ast.AugAssign)) else target
         if isinstance(owner, Tensor) or (
             isinstance(owner, Opaque) and (owner.tensor is not None or _array_like(target.slice))
