@@ -155,6 +155,27 @@ def test_fix_keeps_the_meaning_and_ends_the_finding(folder: Path, capsys: pytest
     assert main(["check", "bad.py"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ("if True: y += 1", "if True: y = y.clone(); y += 1"),
+        ("é = 'é'; y += 1", "é = 'é'; y = y.clone(); y += 1"),
+        ("for _ in range(2):\n\ty += 1", "for _ in range(2):\n\ty = y.clone()\n\ty += 1"),
+    ],
+)
+def test_a_fix_suits_its_line(folder: Path, line: str, fixed: str) -> None:
+    (folder / "bad.py").write_text(BAD.replace("y += 1", line), encoding="utf-8")
+    assert main(["check", "bad.py", "--fix"]) == 0
+    assert (folder / "bad.py").read_text(encoding="utf-8") == BAD.replace("y += 1", fixed)
+
+
+def test_under_no_grad_a_clone_would_cut_the_gradient(folder: Path) -> None:
+    text = BAD.replace("y += 1", "with torch.no_grad():\n    y += 1")
+    (folder / "bad.py").write_text(text)
+    assert main(["check", "bad.py", "--fix"]) == 1
+    assert (folder / "bad.py").read_text() == text
+
+
 def test_diff_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "bad.py", "--diff"]) == 1
     assert "+y = y.clone()" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from io import BytesIO
 
 from gradmend.check import noqa, notebooks
 from gradmend.check.analysis import analyse
-from gradmend.check.findings import Finding, Place
+from gradmend.check.findings import Finding, Place, StaticFix
 from gradmend.check.project import Project, parse
 
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
@@ -73,7 +73,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         if where.file not in lines:
             lines[where.file] = _lines_of(where.file)
         if not noqa.silenced(lines[where.file], where.line, where.end_line, finding.rule):
-            finding = _checked_columns(finding, lines[where.file])
+            finding = _fitted(finding, lines)
             result.findings.append(
                 _in_cell(finding, notebook) if notebook is not None and where.file == file else finding
             )
@@ -127,29 +127,46 @@ def _lines_of(file: str) -> list[str]:
         return []
 
 
-def _checked_columns(finding: Finding, lines: list[str]) -> Finding:
-    """ast counts bytes; editors count characters."""
-    where = finding.place
-    if where.line > len(lines) or lines[where.line - 1].isascii():
-        return finding
-    column = _characters(lines[where.line - 1], where.column)
-    end = where.end_column
-    if where.end_line <= len(lines):
-        end = _characters(lines[where.end_line - 1], where.end_column)
-    fix = finding.fix
-    if fix is not None and any(e.line <= len(lines) and not lines[e.line - 1].isascii() for e in fix.edits):
-        fix = replace(
-            fix,
-            edits=tuple(
-                replace(
-                    e,
-                    column=_characters(lines[e.line - 1], e.column),
-                    end_column=_characters(lines[e.end_line - 1], e.end_column),
-                )
-                for e in fix.edits
-            ),
+def _fitted(finding: Finding, lines: dict[str, list[str]]) -> Finding:
+    """Places in characters, as editors count, where ast counts bytes; and a fix that suits its line."""
+    own = lines[finding.place.file]
+    return replace(
+        finding,
+        place=_in_characters(finding.place, own),
+        related=tuple((m, _in_characters(p, lines.get(p.file, []))) for m, p in finding.related),
+        fix=_fitted_fix(finding.fix, own),
+    )
+
+
+def _in_characters(place: Place, lines: list[str]) -> Place:
+    if max(place.line, place.end_line) > len(lines) or place.line < 1:
+        return place
+    first, last = lines[place.line - 1], lines[place.end_line - 1]
+    if first.isascii() and last.isascii():
+        return place
+    return replace(
+        place, column=_characters(first, place.column), end_column=_characters(last, place.end_column)
+    )
+
+
+def _fitted_fix(fix: StaticFix | None, lines: list[str]) -> StaticFix | None:
+    if fix is None:
+        return None
+    edits = []
+    for edit in fix.edits:
+        if edit.end_line > len(lines):
+            return None
+        first, last = lines[edit.line - 1], lines[edit.end_line - 1]
+        edit = replace(
+            edit, column=_characters(first, edit.column), end_column=_characters(last, edit.end_column)
         )
-    return replace(finding, place=replace(where, column=column, end_column=end), fix=fix)
+        if "\n" in edit.text and first[: edit.column - 1].strip():
+            # Something stands before it on the line: `if x: y += 1`, `a = 1; y += 1`.
+            if edit.text.startswith("with "):
+                return None
+            edit = replace(edit, text=edit.text.partition("\n")[0] + "; ")
+        edits.append(edit)
+    return replace(fix, edits=tuple(edits))
 
 
 def _characters(line: str, column: int) -> int:

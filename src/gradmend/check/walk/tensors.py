@@ -346,7 +346,14 @@ class Tensors(Expressions):
             if not storage.saves:
                 continue
             fix = None
-            if how == "loud" and self.statement is not None and not flag and not shown.endswith("step"):
+            # Under no_grad a clone would cut the gradient: there is no such fix.
+            if (
+                how == "loud"
+                and self.grad_mode
+                and self.statement is not None
+                and not flag
+                and not shown.endswith("step")
+            ):
                 target = _plain_target(self.statement)
                 if target is not None:
                     safe = not storage.shared and not tensor.opaque and tensor.base is None
