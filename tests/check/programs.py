@@ -1500,4 +1500,441 @@ for i in range(2):
 m.load_state_dict(sd)
 """,
     ),
+    "trainer_dict": (
+        (25,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class Agent:
+    def __init__(self, cfg):
+        self.nets = {
+            "actor": nn.Sequential(Linear(3, 8), nn.ReLU(), Linear(8, 2)),
+            "critic": Linear(3, 1),
+        }
+        self.opts = {k: optim.Adam(n.parameters(), lr=cfg["lr"]) for k, n in self.nets.items()}
+
+    def learn(self, s, r):
+        v = self.nets["critic"](s)
+        logits = self.nets["actor"](s)
+        adv = r - v
+        closs = adv.pow(2).mean()
+        aloss = -(F.log_softmax(logits, -1)[:, 0:1] * adv).mean()
+        self.opts["critic"].zero_grad()
+        closs.backward()
+        self.opts["critic"].step()
+        self.opts["actor"].zero_grad()
+        aloss.backward()
+        self.opts["actor"].step()
+
+
+a = Agent({"lr": 1e-3})
+for _ in range(2):
+    a.learn(torch.randn(4, 3), torch.randn(4, 1))
+""",
+    ),
+    "trainer_dict_ok": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class Agent:
+    def __init__(self, cfg):
+        self.nets = {
+            "actor": nn.Sequential(Linear(3, 8), nn.ReLU(), Linear(8, 2)),
+            "critic": Linear(3, 1),
+        }
+        self.opts = {k: optim.Adam(n.parameters(), lr=cfg["lr"]) for k, n in self.nets.items()}
+
+    def learn(self, s, r):
+        v = self.nets["critic"](s)
+        logits = self.nets["actor"](s)
+        adv = r - v
+        closs = adv.pow(2).mean()
+        aloss = -(F.log_softmax(logits, -1)[:, 0:1] * adv.detach()).mean()
+        self.opts["critic"].zero_grad()
+        closs.backward()
+        self.opts["critic"].step()
+        self.opts["actor"].zero_grad()
+        aloss.backward()
+        self.opts["actor"].step()
+
+
+a = Agent({"lr": 1e-3})
+for _ in range(2):
+    a.learn(torch.randn(4, 3), torch.randn(4, 1))
+""",
+    ),
+    "inherit_base": (
+        (21,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class Base(nn.Module):
+    act = "sigmoid"
+
+    def activate(self, x):
+        return getattr(torch, self.act)(x)
+
+
+class Child(Base):
+    def __init__(self):
+        super(Child, self).__init__()
+        self.fc = Linear(3, 3)
+
+    def forward(self, x):
+        h = self.activate(self.fc(x))
+        h.sub_(h.mean())
+        return h
+
+
+out = Child()(torch.randn(2, 3))
+out.sum().backward()
+""",
+    ),
+    "act_dict": (
+        (19,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+ACT = {"relu": nn.ReLU(inplace=True), "tanh": nn.Tanh()}
+
+
+class N(nn.Module):
+    def __init__(self, act):
+        super().__init__()
+        self.a = Linear(3, 3)
+        self.act = ACT[act]
+        self.b = Linear(3, 3)
+
+    def forward(self, x):
+        h = self.a(x)
+        y = self.b(h)
+        return self.act(h) + y
+
+
+N("relu")(torch.randn(2, 3)).sum().backward()
+""",
+    ),
+    "act_dict_ok": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+ACT = {"relu": nn.ReLU(inplace=True), "tanh": nn.Tanh()}
+
+
+class N(nn.Module):
+    def __init__(self, act):
+        super().__init__()
+        self.a = Linear(3, 3)
+        self.act = ACT[act]
+        self.b = Linear(3, 3)
+
+    def forward(self, x):
+        h = self.a(x)
+        y = self.b(h)
+        return self.act(h) + y
+
+
+N("tanh")(torch.randn(2, 3)).sum().backward()
+""",
+    ),
+    "forward_hook_write": (
+        (10,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+m = nn.Sequential(Linear(3, 3), nn.Sigmoid(), Linear(3, 1))
+
+
+def hook(mod, inp, out):
+    out.mul_(2)
+
+
+m[1].register_forward_hook(hook)
+m(torch.randn(2, 3)).sum().backward()
+""",
+    ),
+    "weight_norm_manual": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class WN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(torch.randn(3, 3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.w.div_(self.w.norm(dim=1, keepdim=True))
+        return x @ self.w
+
+
+m = WN()
+x = torch.randn(2, 3)
+y = m(torch.tanh(m(x)))
+y.sum().backward()
+""",
+    ),
+    "weight_norm_once_ok": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class WN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = Parameter(torch.randn(3, 3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.w.div_(self.w.norm(dim=1, keepdim=True))
+        return x @ self.w
+
+
+m = WN()
+opt = optim.SGD(m.parameters(), lr=0.1)
+for _ in range(3):
+    y = m(torch.randn(2, 3))
+    opt.zero_grad()
+    y.sum().backward()
+    opt.step()
+""",
+    ),
+    "positional_buffer_ok": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class PE(nn.Module):
+    def __init__(self, d=4, n=10):
+        super().__init__()
+        pe = torch.zeros(n, d)
+        pos = torch.arange(n).unsqueeze(1).float()
+        pe[:, 0::2] = torch.sin(pos)
+        pe[:, 1::2] = torch.cos(pos)
+        self.register_buffer("pe", pe)
+        self.l = Linear(d, d)
+
+    def forward(self, x):
+        x = self.l(x)
+        x += self.pe[: x.size(0)]
+        return x
+
+
+PE()(torch.randn(5, 4)).sum().backward()
+""",
+    ),
+    "swap_rows": (
+        (9,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+l = Linear(3, 3)
+x = l(torch.randn(4, 3))
+y = x * x
+x[0], x[1] = x[1].clone(), x[0].clone()
+(y + x).sum().backward()
+""",
+    ),
+    "conditional_inplace": (
+        (16,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class C(nn.Module):
+    def __init__(self, residual=True):
+        super().__init__()
+        self.f = nn.Sequential(Linear(3, 3), nn.Sigmoid())
+        self.residual = residual
+
+    def forward(self, x):
+        out = self.f(x)
+        if self.residual:
+            out += x
+        return out
+
+
+C()(torch.randn(2, 3)).sum().backward()
+""",
+    ),
+    "conditional_off_ok": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+class C(nn.Module):
+    def __init__(self, residual=False):
+        super().__init__()
+        self.f = nn.Sequential(Linear(3, 3), nn.Sigmoid())
+        self.residual = residual
+
+    def forward(self, x):
+        out = self.f(x)
+        if self.residual:
+            out += x
+        return out
+
+
+C()(torch.randn(2, 3)).sum().backward()
+""",
+    ),
+    "static_graph_outside": (
+        (13,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+l = Linear(3, 3)
+emb = torch.softmax(l(torch.randn(3, 3)), -1)
+head = Linear(3, 1)
+opt = optim.Adam([*l.parameters(), *head.parameters()])
+for epoch in range(5):
+    loss = head(emb).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+    ),
+    "inner_fn_closure_ok": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+
+def make(dim):
+    l = Linear(dim, dim)
+
+    def f(x, *, scale=1.0):
+        y = l(x)
+        y *= scale
+        y.relu_()
+        return y
+
+    return f, l
+
+
+f, l = make(3)
+f(torch.randn(2, 3), scale=2.0).sum().backward()
+""",
+    ),
+    "cumsum_scan": (
+        (10,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+l = Linear(1, 1)
+x = torch.zeros(5, 1)
+acc = l(torch.ones(1))
+for i in range(5):
+    acc.mul_(acc)
+    x[i] = acc
+x.sum().backward()
+""",
+    ),
+    "tril_assign": (
+        (12,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+v = torch.randn(3, requires_grad=True)
+L = torch.zeros(2, 2)
+L[0, 0] = v[0].exp()
+L[1, 0] = v[1]
+L[1, 1] = v[2].exp()
+S = L @ L.t()
+L[0, 0] = 1.0
+S.sum().backward()
+""",
+    ),
+    "tril_assign_ok": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn import Linear, Parameter
+
+v = torch.randn(3, requires_grad=True)
+L = torch.zeros(2, 2)
+L[0, 0] = v[0].exp()
+L[1, 0] = v[1]
+L[1, 1] = v[2].exp()
+S = L @ L.t()
+S.sum().backward()
+""",
+    ),
 }

@@ -340,6 +340,17 @@ class Calls(Tensors):
     def _call_instance(
         self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
+        result = self._forward(owner, args, keywords, node)
+        hooks = owner.attrs.get("$hooks")
+        for hook in hooks.items if isinstance(hooks, Seq) else ():
+            changed = self.call_value(hook, [owner, Seq(list(args), "tuple"), result], {}, node)
+            if not (isinstance(changed, Const) and changed.value is None) and not isinstance(changed, Opaque):
+                result = changed
+        return result
+
+    def _forward(
+        self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         if owner.cls is not None:
             for name in ("__call__", "forward"):
                 method = self.find(owner.cls, name)

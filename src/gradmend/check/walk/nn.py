@@ -464,6 +464,11 @@ class NN(Calls):
                 for tensor in self.parameters_of(owner):
                     self.write(tensor, "copy_", node, shown="reset_parameters()")
             return NONE
+        if name == "register_forward_hook" and args:
+            hooks = owner.attrs.setdefault("$hooks", Seq([]))
+            if isinstance(hooks, Seq) and len(hooks.items) < 4:
+                hooks.items.append(args[0])
+            return unknown()
         if name == "flatten_parameters" or name.startswith("register_"):
             return unknown()
         if name == "forward":
