@@ -23,15 +23,11 @@ _CUDA = re.compile(r"^(nvidia|cuda|triton|pytorch-triton)\b")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("torch", help="a release, as 2.15.0")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", default=sys.executable, help="the interpreter to use")
-    parser.add_argument(
-        "--cuda", action="store_true", help="install the CUDA libraries instead of empty ones"
-    )
+    parser.add_argument("--cuda", action="store_true", help="install the CUDA libraries instead of empty ones")
     args = parser.parse_args()
     subprocess.run([args.python, "-m", "venv", "--clear", args.folder], check=True)
     pip = [args.folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -42,9 +38,7 @@ def main() -> None:
         packages = next(args.folder.glob("lib/python3*/site-packages"))
         subprocess.run([*pip, *_needed(packages)], check=True, stderr=subprocess.DEVNULL)
         _fill_in(packages / "torch" / "lib")
-    subprocess.run(
-        [args.folder / "bin" / "python", "-c", "import torch; print(torch.__version__)"], check=True
-    )
+    subprocess.run([args.folder / "bin" / "python", "-c", "import torch; print(torch.__version__)"], check=True)
 
 
 def _needed(packages: Path) -> list[str]:
@@ -87,13 +81,9 @@ def _found(folder: Path, name: str) -> bool:
 
 
 def _symbols(library: Path, which: str) -> set[tuple[str, str]]:
-    text = subprocess.run(
-        ["nm", "-D", "--with-symbol-versions", which, library], capture_output=True, text=True
-    ).stdout
+    text = subprocess.run(["nm", "-D", "--with-symbol-versions", which, library], capture_output=True, text=True).stdout
     words = (line.split()[-1] for line in text.splitlines() if line.strip())
-    return {
-        (name, version) for name, _, version in (word.replace("@@", "@").partition("@") for word in words)
-    }
+    return {(name, version) for name, _, version in (word.replace("@@", "@").partition("@") for word in words)}
 
 
 def _build(path: Path, names: dict[str, set[str]]) -> None:
