@@ -31,12 +31,12 @@ from gradmend.check.values import (
     unknown,
 )
 from gradmend.check.walk.core import Frame, merged
-from gradmend.check.walk.tensors import Tensors
+from gradmend.check.walk.writes import Writes
 
 _MODULES = ("torch.nn.Module", "torch.nn.modules.module.Module", "torch.nn.modules.Module")
 
 
-class Calls(Tensors):
+class Calls(Writes):
     external: Callable[..., Value]
     tensor_method: Callable[..., Value]
     tensor_attribute: Callable[..., Value]

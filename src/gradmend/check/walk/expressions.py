@@ -28,7 +28,7 @@ from gradmend.check.values import (
     Value,
     unknown,
 )
-from gradmend.check.walk.statements import Statements
+from gradmend.check.walk.questions import Questions, is_none
 
 BINARY: dict[type, str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow", ast.MatMult: "matmul",
@@ -50,7 +50,7 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
 _THERE = (Seq, Dict, Instance, Function, Class, Ext, Bound, Partial, ModuleValue)  # never None
 
 
-class Expressions(Statements):
+class Expressions(Questions):
     def eval(self, node: ast.expr) -> Value:
         self.left -= 1
         if self.left < 0:
@@ -521,106 +521,6 @@ class Expressions(Statements):
             return [Const(c) for c in value.value[:2]] if isinstance(value.value, str) else []
         return [unknown(), unknown()]
 
-    # --- tests
-
-    def truthy(self, value: Value) -> bool | None:
-        answers = set()
-        for _, option in self.options(value):
-            answers.add(_truthy(option))
-            if len(answers) > 1:
-                return None
-        return answers.pop() if len(answers) == 1 else None
-
-    def truth(self, test: ast.expr) -> bool | None:
-        return self.truthy(self.eval(test))
-
-    def condition(self, test: ast.expr) -> tuple[Any, bool]:
-        """What the test asks, so that the same question has the same answer, and which arm is the "yes"."""
-        side = True
-        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, side = test.operand, not side
-        if (
-            isinstance(test, ast.Compare)
-            and len(test.ops) == 1
-            and isinstance(test.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn))
-        ):
-            side = not side
-        key = self._question(test, 0)
-        return (key if key is not None else ("if", id(test), self.ledger.now())), side
-
-    def _question(self, node: Any, deep: int) -> Any:
-        if deep > 6:
-            return None
-        kind = type(node)
-        if kind in (ast.Name, ast.Attribute):
-            value = self.eval(node)
-            return ("c", repr(value.value)) if isinstance(value, Const) else ("v", value)
-        if kind is ast.Constant:
-            return ("c", repr(node.value))
-        parts: list[Any]
-        if kind is ast.Compare:
-            op = type(node.ops[0])
-            parts = [
-                _POSITIVE.get(op, op),
-                *(self._question(n, deep + 1) for n in (node.left, *node.comparators)),
-            ]
-        elif kind is ast.BoolOp:
-            parts = [type(node.op), *(self._question(n, deep + 1) for n in node.values)]
-        elif kind is ast.UnaryOp:
-            parts = [type(node.op), self._question(node.operand, deep + 1)]
-        elif (
-            kind is ast.Call
-            and isinstance(node.func, ast.Name)
-            and node.func.id in _PURE
-            and not node.keywords
-        ):
-            parts = [node.func.id, *(self._question(n, deep + 1) for n in node.args)]
-        elif kind is ast.Tuple:
-            parts = ["tuple", *(self._question(n, deep + 1) for n in node.elts)]
-        else:
-            return None
-        return None if any(p is None for p in parts) else tuple(parts)
-
-    def narrow(self, test: ast.expr, holds: bool) -> None:
-        """Inside an arm, a name that was asked about is what the answer says."""
-        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, holds = test.operand, not holds
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and holds:
-            for part in test.values:
-                self.narrow(part, True)
-            return
-        name: Any = test
-        wants_none = not holds
-        if (
-            isinstance(test, ast.Compare)
-            and len(test.ops) == 1
-            and isinstance(test.ops[0], (ast.Is, ast.IsNot))
-        ):
-            right = test.comparators[0]
-            if not (isinstance(right, ast.Constant) and right.value is None):
-                return
-            name = test.left
-            wants_none = isinstance(test.ops[0], ast.Is) == holds
-        elif not isinstance(test, (ast.Name, ast.Attribute)):
-            return
-        if isinstance(name, ast.Name):
-            env: dict = self.frame.env
-            key = name.id
-        elif isinstance(name, ast.Attribute) and isinstance(name.value, ast.Name):
-            owner = self.frame.env.get(name.value.id)
-            if not isinstance(owner, Instance):
-                return
-            env, key = owner.attrs, name.attr
-        else:
-            return
-        value = env.get(key)
-        if isinstance(value, Alt):
-            kept = [o for o in value.options if _is_none(o[1]) == wants_none or isinstance(o[1], Opaque)]
-            if kept and len(kept) < len(value.options):
-                self.store(env, key, self.either(kept))
-        elif isinstance(value, Opaque) and wants_none and isinstance(test, ast.Compare):
-            self.store(env, key, NONE)
-
     # --- the rest
 
     def _yield(self, node: ast.Yield) -> Value:
@@ -646,26 +546,10 @@ class Expressions(Statements):
         return self.call(node)
 
 
-def _truthy(value: Value) -> bool | None:
-    if isinstance(value, Const):
-        if value.soft and value.value not in (0, 1):
-            return None
-        return None if value.soft and value.value == 1 else bool(value.value)
-    if isinstance(value, Seq):
-        return True if value.items else (None if value.rest is not None else False)
-    if isinstance(value, (Instance, Function, Class, Bound, ModuleValue)):
-        return True
-    return None
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Const) and value.value is None
-
-
 def _compared(a: Value, op: ast.cmpop, b: Value) -> bool | None:
     if isinstance(op, (ast.Is, ast.IsNot)):
-        if _is_none(b):
-            if _is_none(a):
+        if is_none(b):
+            if is_none(a):
                 answer = True
             elif isinstance(a, (_THERE, Const)) or (isinstance(a, Tensor) and not a.opaque):
                 answer = False
@@ -711,8 +595,6 @@ def _array_index(at: ast.expr) -> bool:
     )
 
 
-_POSITIVE: dict[type, type] = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}
-_PURE = frozenset({"isinstance", "hasattr", "len", "callable", "bool", "issubclass"})
 _BUILTINS = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 _DO: dict[type, Callable[..., Value]] = {
     ast.Name: Expressions._name,

@@ -16,7 +16,6 @@ from gradmend.check.values import (
     Bound,
     Const,
     Dict,
-    Function,
     Instance,
     Opaque,
     Path,
@@ -115,18 +114,18 @@ class NN(Calls):
             made.attrs["dict"] = args[0] if args and isinstance(args[0], Dict) else Dict({})
         elif name in _WEIGHTED or _CONV.match(name):
             for p in _WEIGHTED.get(name, ("", ("weight", "bias")))[1]:
-                if p == "bias" and _is(keywords.get("bias"), False):
+                if p == "bias" and is_const(keywords.get("bias"), False):
                     made.attrs[p] = NONE
                 elif not (
                     name.endswith("Norm")
-                    and _is(keywords.get("elementwise_affine", keywords.get("affine")), False)
+                    and is_const(keywords.get("elementwise_affine", keywords.get("affine")), False)
                 ):
                     made.attrs[p] = self.parameter(f"{p}", YES, node)
             if name.startswith("Embedding"):
                 bound = keywords.get("max_norm", args[3] if len(args) > 3 else NONE)
                 made.attrs["max_norm"] = bound
         elif _BATCH_NORM.match(name):
-            if not _is(keywords.get("affine"), False):
+            if not is_const(keywords.get("affine"), False):
                 made.attrs["weight"], made.attrs["bias"] = self.parameter("weight"), self.parameter("bias")
             for stat in ("running_mean", "running_var"):
                 buffer = Tensor((Storage(stat, "buffer"),))
@@ -251,7 +250,7 @@ class NN(Calls):
         if table.op(function) is not None:
             if inplace is not None and self.truthy(inplace) is True:
                 return self.write(x, f"{function}_", node, shown=f"{name}(inplace=True)", flag=True)
-            if inplace is not None and self.truthy(inplace) is None and not _is(inplace, False):
+            if inplace is not None and self.truthy(inplace) is None and not is_const(inplace, False):
                 pass
             first = (table.op(function) or _NOTHING).args[0]
             slots = {first: x}
@@ -417,12 +416,12 @@ class NN(Calls):
         ):
             return owner
         if name in ("train", "eval"):
-            mode = name == "train" and not (args and _is(args[0], False))
+            mode = name == "train" and not (args and is_const(args[0], False))
             for module in self.submodules(owner):
                 self.store(module.attrs, "training", Const(mode))
             return owner
         if name == "requires_grad_":
-            on = not (args and _is(args[0], False))
+            on = not (args and is_const(args[0], False))
             for tensor in self.parameters_of(owner):
                 tensor.grad = YES if on else NO
             return owner
@@ -482,70 +481,6 @@ class NN(Calls):
         made.uncertain = len(made.storages) > 1
         return made
 
-    # --- optimizers
-
-    def make_optimizer(
-        self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Instance:
-        made = Instance(None, "optim")
-        params = args[0] if args else keywords.get("params", unknown("params"))
-        made.attrs["$params"] = Seq(list(self._parameters_in(params)))
-        made.attrs["$name"] = Const(name)
-        made.attrs["$fused"] = keywords.get("fused", NONE)
-        return made
-
-    def _parameters_in(self, value: Value, deep: int = 0) -> list[Value]:
-        if isinstance(value, Group):
-            return list(value.members)
-        if isinstance(value, Tensor):
-            return [value]
-        if isinstance(value, Opaque):
-            owner = value.attrs.get("$owner")
-            return [self.parameters_of_opaque(owner)] if isinstance(owner, Opaque) else []
-        found: list[Value] = []
-        if deep < 5:
-            if isinstance(value, Seq):
-                for item in [*value.items, *([value.rest] if value.rest is not None else [])]:
-                    found += self._parameters_in(item, deep + 1)
-            elif isinstance(value, Dict):
-                for item in value.items.values():
-                    found += self._parameters_in(item, deep + 1)
-            elif isinstance(value, Alt):
-                for _, option in value.options:
-                    found += self._parameters_in(option, deep + 1)
-        return found
-
-    def optimizer_method(
-        self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
-    ) -> Value:
-        params = owner.attrs.get("$params")
-        tensors = [t for t in params.items if isinstance(t, Tensor)] if isinstance(params, Seq) else []
-        if name == "step":
-            closure = args[0] if args else keywords.get("closure")
-            result: Value = NONE
-            if isinstance(closure, (Function, Bound, Alt)):
-                with self.mode(True):
-                    result = self.call_value(closure, [], {}, node)
-            kind = owner.attrs.get("$name")
-            word = f"{kind.value}.step" if isinstance(kind, Const) else "optimizer.step"
-            fused = owner.attrs.get("$fused")
-            how = "fused" if isinstance(fused, Const) and fused.value is True else "loud"
-            with self.mode(False):
-                for tensor in tensors:
-                    if any(s.has_grad for s in tensor.storages) or tensor.opaque:
-                        self.write(tensor, "add_", node, shown=word, how=how, name=tensor.name)
-            return result
-        if name == "zero_grad":
-            keep = keywords.get("set_to_none", args[0] if args else None)
-            if not _is(keep, False):
-                for tensor in tensors:
-                    for storage in tensor.storages:
-                        storage.has_grad = False
-            return NONE
-        if name == "add_param_group" and args and isinstance(params, Seq):
-            params.items += self._parameters_in(args[0])
-        return unknown()
-
 
 class Group(Tensor):
     """Each of several tensors: reads keep all of them, writes write all of them."""
@@ -574,5 +509,5 @@ _MODULE_METHODS = frozenset(
 )
 
 
-def _is(value: Value | None, wanted: Any) -> bool:
+def is_const(value: Value | None, wanted: Any) -> bool:
     return isinstance(value, Const) and value.value is wanted

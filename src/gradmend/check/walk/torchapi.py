@@ -29,7 +29,8 @@ from gradmend.check.values import (
     Value,
     unknown,
 )
-from gradmend.check.walk.nn import NN, Group
+from gradmend.check.walk.nn import Group
+from gradmend.check.walk.optim import Optim
 
 _PAIRS = frozenset(
     "max min sort topk median mode kthvalue cummax cummin svd qr eig eigh slogdet std_mean var_mean".split()
@@ -54,7 +55,7 @@ _DISTINCT = frozenset(
 _OUTSIDE_GRAD = frozenset({"no_grad", "inference_mode"})
 
 
-class TorchAPI(NN):
+class TorchAPI(Optim):
     def looks_like_tensor(self, owner: Opaque, name: str) -> bool:
         if name in _DISTINCT:
             return True
