@@ -100,6 +100,8 @@ class Calls(Writes):
             )
         if isinstance(function, Alt):
             return self.over(function, lambda f: self.call_value(f, args, keywords, node))
+        if isinstance(function, Opaque) and isinstance(owner := function.attrs.get("$owner"), Opaque):
+            return self.builtin_method(owner, function.name.rpartition(".")[2], args, keywords, node)
         return self.unknown_call(function, args, keywords, node)
 
     def _call_bound(

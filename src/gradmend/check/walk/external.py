@@ -413,9 +413,10 @@ class External(Builtins):
                     for storage in self.parameters_of_opaque(model).storages:
                         storage.has_grad = False
             return NONE
-        return self.unknown_call(
-            owner if name in ("forward",) else None, [owner.tensor or NONE, *args], keywords, node
-        )
+        # A method of an object that was handed in: `self.model(x)` is its own model, `trainer.loss(x)` may be anything.
+        part = owner.attrs.get(name)
+        model = owner if name == "forward" else part if isinstance(part, Opaque) else None
+        return self.unknown_call(model, args, keywords, node)
 
     def _unseen_step(self, owner: Opaque, node: ast.AST) -> None:
         """An optimizer and models that were handed in: by their names, `opt_d` steps `d`, and one of each belong together."""
