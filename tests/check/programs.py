@@ -1937,4 +1937,28 @@ S = L @ L.t()
 S.sum().backward()
 """,
     ),
+    "gan_handed_in": (
+        (11,),
+        False,
+        """\
+import torch
+from torch import nn, optim
+
+
+def train(netG, netD, optG, optD, bce):
+    pred = netD(netG(torch.randn(4, 8)))
+    lossG = bce(pred, torch.ones(4, 1))
+    lossD = bce(netD(torch.randn(4, 8)), torch.zeros(4, 1))
+    optD.zero_grad()
+    lossD.backward()
+    optD.step()
+    optG.zero_grad()
+    lossG.backward()
+    optG.step()
+
+
+G, D = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+train(G, D, optim.Adam(G.parameters()), optim.Adam(D.parameters()), nn.BCEWithLogitsLoss())
+""",
+    ),
 }

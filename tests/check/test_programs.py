@@ -46,6 +46,13 @@ def test_good_snippets_of_other_rules_are_left_alone(code: str) -> None:
     assert lines_of(rules.get(code).good.strip("\n")) == []
 
 
+def test_optimizers_and_models_that_were_handed_in_go_by_their_names() -> None:
+    """The same function without its caller: what it is given is not known, so it is a warning."""
+    source = PROGRAMS["gan_handed_in"][2].partition("G, D =")[0]
+    found = check_file("/nowhere/main.py", source.encode()).findings
+    assert [(f.place.line, f.rule, f.severity) for f in found] == [(11, "GM104", "warning")]
+
+
 RUNNER = """
 import json, sys, torch
 torch.set_num_threads(1)

@@ -415,8 +415,8 @@ class External(Builtins):
             return NONE
         # A method of an object that was handed in: `self.model(x)` is its own model, `trainer.loss(x)` may be anything.
         part = owner.attrs.get(name)
-        model = owner if name == "forward" else part if isinstance(part, Opaque) else None
-        return self.unknown_call(model, args, keywords, node)
+        callee = owner if name == "forward" else part if isinstance(part, Opaque) else None
+        return self.unknown_call(callee, args, keywords, node)
 
     def _unseen_step(self, owner: Opaque, node: ast.AST) -> None:
         """An optimizer and models that were handed in: by their names, `opt_d` steps `d`, and one of each belong together."""
