@@ -20,7 +20,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse tables venv lint types check clean
+.PHONY: demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
@@ -66,8 +66,12 @@ bench-venv: $(BENCH)/.ready  ## The peers of the benchmarks, in an environment o
 
 tables: $(READY)  ## What is generated and committed: slots that backward never reads, pages of rules, sparse ops.
 	$(BIN)/python tools/make_reads.py
+	$(BIN)/python tools/make_ops.py
 	$(BIN)/python tools/make_rule_docs.py
 	$(BIN)/python tools/sparse_table.py
+
+check-corpus: $(READY)  ## The static check over the sources of torch and ten libraries, and its table: docs/check-corpus.md.
+	$(BIN)/python tools/check_corpus.py
 
 venv: $(READY)
 

@@ -1,4 +1,4 @@
-"""The command line: `gradmend run|fix|explain|saves|report|demo|doctor`."""
+"""The command line: `gradmend run|fix|check|server|explain|saves|report|demo|doctor`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from importlib import import_module
 from gradmend.errors import UsageError
 
 # Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
-_COMMANDS = ("run", "fix", "explain", "saves", "report", "demo", "doctor")
+_COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "demo", "doctor")
 
 
-def build() -> argparse.ArgumentParser:
+def build(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser; with `only`, of that command alone: the others' modules need not load for it."""
     from gradmend import __version__
     from gradmend.form import form
 
@@ -24,13 +25,14 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gradmend {__version__} ({form()})")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in _COMMANDS:
+    for name in (only,) if only in _COMMANDS else _COMMANDS:
         import_module(f"gradmend.cli.{name}").add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = build().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = build(words[0] if words else None).parse_args(words)
     command = import_module(f"gradmend.cli.{args.command}")
     try:
         return int(command.run(args))

@@ -1,0 +1,114 @@
+"""What was found before: one file of JSON, keyed by the content of each source and of all that it imported.
+
+Settings are applied after it, so that changing them costs nothing; another version of Gradmend or of its table starts anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gradmend import __version__
+from gradmend.check.files import Result, fingerprint, fingerprint_of
+from gradmend.check.findings import Finding, Place, StaticFix, TextEdit
+
+_FORMAT = 1
+
+
+class Cache:
+    def __init__(self, folder: str | None) -> None:
+        self.path = Path(folder) / "check.json" if folder else None
+        self._prints: dict[str, str] = {}
+        self._entries: dict[str, Any] = {}
+        self._changed = False
+        if self.path is not None:
+            self._load()
+
+    @property
+    def _stamp(self) -> str:
+        return f"{_FORMAT} {__version__} {_own_fingerprint()}"
+
+    def _load(self) -> None:
+        assert self.path is not None
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            if content.get("stamp") == self._stamp:
+                self._entries = content["files"]
+        except (OSError, ValueError, AttributeError, KeyError):
+            pass  # none, or not ours: made anew
+
+    def get(self, file: str) -> Result | None:
+        entry = self._entries.get(os.path.abspath(file))
+        if entry is None:
+            return None
+        try:
+            if any(self._print(f) != p for f, p in entry["depends"].items()):
+                return None
+            return Result(
+                file, [_finding(f) for f in entry["findings"]], "", entry["lines"], entry["depends"]
+            )
+        except (KeyError, TypeError):
+            return None
+
+    def put(self, result: Result) -> None:
+        if self.path is None or result.unreadable:
+            return
+        self._changed = True
+        self._entries[os.path.abspath(result.file)] = {
+            "lines": result.lines,
+            "depends": result.depends,
+            "findings": [f.as_json() for f in result.findings],
+        }
+
+    def _print(self, file: str) -> str:
+        if file not in self._prints:
+            self._prints[file] = fingerprint_of(file)
+        return self._prints[file]
+
+    def close(self) -> None:
+        if self.path is None or not self._changed:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            ignore = self.path.parent / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
+            part = self.path.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps({"stamp": self._stamp, "files": self._entries}), encoding="utf-8")
+            os.replace(part, self.path)
+        except OSError:
+            pass  # a cache that can't be written is only slower
+
+
+def _own_fingerprint() -> str:
+    """Of the checker itself, by the sizes and times of its files: cheap, and enough while it is being changed."""
+    here = Path(__file__).parent
+    parts = [
+        f"{p.name}:{s.st_size}:{s.st_mtime_ns}"
+        for p in sorted(here.rglob("*"))
+        if p.suffix in (".py", ".json")
+        for s in [p.stat()]
+    ]
+    return fingerprint("".join(parts).encode())
+
+
+def _finding(raw: dict[str, Any]) -> Finding:
+    fix = raw["fix"]
+    return Finding(
+        _place(raw),
+        raw["rule"],
+        raw["severity"],
+        raw["message"],
+        raw["help"],
+        tuple((r["message"], _place(r)) for r in raw["related"]),
+        StaticFix(fix["message"], fix["applicability"] == "safe", tuple(TextEdit(**e) for e in fix["edits"]))
+        if fix
+        else None,
+        raw.get("cell"),
+    )
+
+
+def _place(raw: dict[str, Any]) -> Place:
+    return Place(raw["file"], raw["line"], raw["column"], raw["end_line"], raw["end_column"])

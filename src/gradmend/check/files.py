@@ -1,0 +1,226 @@
+"""One file checked: read, parsed, walked; noqa and settings applied. What can't be read or parsed is told too."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import re
+import tokenize
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+
+from gradmend.check import noqa, notebooks
+from gradmend.check.analysis import analyse
+from gradmend.check.findings import Finding, Place, StaticFix
+from gradmend.check.project import Project, parse
+
+# Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
+_WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
+_WRITES = re.compile(
+    rb"[-+*/%&|^@<>]=|\]\s*=[^=]|_\(|inplace|\.data\b|out=|backward|\.step\(|max_norm|numpy|\bctx\b"
+)
+SYNTAX = "GM000"
+
+
+@dataclass(slots=True)
+class Result:
+    file: str
+    findings: list[Finding] = field(default_factory=list)
+    unreadable: str = ""  # why it could not be read
+    lines: int = 0
+    depends: dict[str, str] = field(default_factory=dict)  # file -> fingerprint of what the findings rest on
+
+
+def check_file(file: str, source: bytes | None = None) -> Result:
+    """All findings of one file, before settings: those in other files that it shows as well."""
+    result = Result(file)
+    if source is None:
+        try:
+            with open(file, "rb") as handle:
+                source = handle.read()
+        except OSError as error:
+            result.unreadable = f"can't read it: {error.strerror or error}"
+            return result
+    result.depends[file] = fingerprint(source)
+    result.lines = source.count(b"\n")
+    notebook = None
+    if file.endswith(".ipynb"):
+        try:
+            notebook = notebooks.read(source.decode("utf-8-sig"))
+        except ValueError as error:
+            result.unreadable = f"can't read it: {error}"
+            return result
+        source = notebook.source.encode("utf-8")
+    tree = _parse(source, file, result)
+    if tree is None:
+        if notebook is not None:
+            result.findings = [_in_cell(f, notebook) for f in result.findings]
+        return result
+    text = _text(source)
+    if text is None or noqa.skips_file(text) or not worth(source):
+        return result
+    project = Project({file: tree})
+    try:
+        found = analyse(file, tree, project)
+    except RecursionError:
+        found = []
+    for other in project.read - {file}:
+        result.depends[other] = fingerprint_of(other)
+    lines = {file: text.split("\n")}
+    for finding in found:
+        where = finding.place
+        if where.file not in lines:
+            lines[where.file] = _lines_of(where.file)
+        if not noqa.silenced(lines[where.file], where.line, where.end_line, finding.rule):
+            finding = _fitted(finding, lines)
+            result.findings.append(
+                _in_cell(finding, notebook) if notebook is not None and where.file == file else finding
+            )
+    return result
+
+
+def worth(source: bytes) -> bool:
+    return bool(_WORTH.search(source)) and bool(_WRITES.search(source))
+
+
+def _parse(source: bytes, file: str, result: Result) -> ast.Module | None:
+    if b"\0" in source:
+        result.findings.append(_syntax(file, 1, 1, "the file holds null bytes: is it Python?"))
+        return None
+    try:
+        if not worth(source):
+            compile(
+                source, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True
+            ) if result.lines < 2000 else None
+            return ast.Module([], [])
+        return parse(source, file)
+    except SyntaxError as error:
+        column = max(1, error.offset or 1)
+        result.findings.append(
+            _syntax(file, max(1, error.lineno or 1), column, error.msg or "invalid syntax")
+        )
+    except (ValueError, UnicodeDecodeError) as error:
+        result.findings.append(_syntax(file, 1, 1, str(error)))
+    except (RecursionError, MemoryError):
+        result.findings.append(_syntax(file, 1, 1, "nested too deeply to be parsed"))
+    return None
+
+
+def _syntax(file: str, line: int, column: int, message: str) -> Finding:
+    return Finding(Place(file, line, column, line, column + 1), SYNTAX, "error", f"syntax error: {message}")
+
+
+def _text(source: bytes) -> str | None:
+    try:
+        encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
+        return source.decode(encoding, "replace")
+    except (SyntaxError, LookupError):
+        return None
+
+
+def _lines_of(file: str) -> list[str]:
+    try:
+        with open(file, "rb") as handle:
+            return (_text(handle.read()) or "").split("\n")
+    except OSError:
+        return []
+
+
+def _fitted(finding: Finding, lines: dict[str, list[str]]) -> Finding:
+    """Places in characters, as editors count, where ast counts bytes; and a fix that suits its line."""
+    own = lines[finding.place.file]
+    return replace(
+        finding,
+        place=_in_characters(finding.place, own),
+        related=tuple((m, _in_characters(p, lines.get(p.file, []))) for m, p in finding.related),
+        fix=_fitted_fix(finding.fix, own),
+    )
+
+
+def _in_characters(place: Place, lines: list[str]) -> Place:
+    if max(place.line, place.end_line) > len(lines) or place.line < 1:
+        return place
+    first, last = lines[place.line - 1], lines[place.end_line - 1]
+    if first.isascii() and last.isascii():
+        return place
+    return replace(
+        place, column=_characters(first, place.column), end_column=_characters(last, place.end_column)
+    )
+
+
+def _fitted_fix(fix: StaticFix | None, lines: list[str]) -> StaticFix | None:
+    if fix is None:
+        return None
+    edits = []
+    for edit in fix.edits:
+        if edit.end_line > len(lines):
+            return None
+        first, last = lines[edit.line - 1], lines[edit.end_line - 1]
+        edit = replace(
+            edit, column=_characters(first, edit.column), end_column=_characters(last, edit.end_column)
+        )
+        if "\n" in edit.text and first[: edit.column - 1].strip():
+            # Something stands before it on the line: `if x: y += 1`, `a = 1; y += 1`.
+            if edit.text.startswith("with "):
+                return None
+            edit = replace(edit, text=edit.text.partition("\n")[0] + "; ")
+        edits.append(edit)
+    return replace(fix, edits=tuple(edits))
+
+
+def _characters(line: str, column: int) -> int:
+    return len(line.encode("utf-8")[: column - 1].decode("utf-8", "ignore")) + 1
+
+
+def _in_cell(finding: Finding, notebook: notebooks.Notebook) -> Finding:
+    where = finding.place
+    cell, line = notebook.cell_of(where.line)
+    shifted = where.line - line
+    related = tuple(
+        (m, replace(p, line=notebook.cell_of(p.line)[1], end_line=notebook.cell_of(p.end_line)[1]))
+        if p.file == where.file
+        else (m, p)
+        for m, p in finding.related
+    )
+    return replace(
+        finding,
+        place=replace(where, line=line, end_line=where.end_line - shifted),
+        cell=cell,
+        related=related,
+        fix=None,
+    )
+
+
+def fingerprint(source: bytes) -> str:
+    return hashlib.blake2b(source, digest_size=12).hexdigest()
+
+
+def fingerprint_of(file: str) -> str:
+    try:
+        with open(file, "rb") as handle:
+            return fingerprint(handle.read())
+    except OSError:
+        return ""
+
+
+def python_files(paths: list[str], excluded: object) -> tuple[list[str], list[str]]:
+    """The files to check, and paths that do not exist. Folders are walked; names given are taken as they are."""
+    from gradmend.check.settings import Settings
+
+    assert isinstance(excluded, Settings)
+    found: dict[str, None] = {}
+    missing: list[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            for folder, folders, names in os.walk(path):
+                folders[:] = sorted(d for d in folders if not excluded.excluded(os.path.join(folder, d)))
+                for name in sorted(names):
+                    file = os.path.join(folder, name)
+                    if name.endswith((".py", ".ipynb", ".pyw")) and not excluded.excluded(file):
+                        found.setdefault(os.path.normpath(file))
+        elif os.path.exists(path):
+            found.setdefault(os.path.normpath(path))
+        else:
+            missing.append(path)
+    return list(found), missing

@@ -1,0 +1,94 @@
+"""What a check says: Findings, and the places and edits in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A piece of source. Lines count from 1, columns too, as editors show them; the end is exclusive."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "end_line": self.end_line,
+            "end_column": self.end_column,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """Replace the text from one position to another; both at once make an insertion."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFix:
+    """A rewrite. `safe`: it keeps the program's meaning whatever the types are."""
+
+    message: str
+    safe: bool
+    edits: tuple[TextEdit, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "message": self.message,
+            "applicability": "safe" if self.safe else "unsafe",
+            "edits": [
+                {
+                    "line": e.line,
+                    "column": e.column,
+                    "end_line": e.end_line,
+                    "end_column": e.end_column,
+                    "text": e.text,
+                }
+                for e in self.edits
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    place: Place
+    rule: str
+    severity: Severity
+    message: str
+    help: str = ""
+    related: tuple[tuple[str, Place], ...] = ()  # what each place is: "relu keeps its result here"
+    fix: StaticFix | None = None
+    cell: int | None = field(default=None)  # of a notebook, from 1
+
+    @property
+    def order(self) -> tuple[str, int, int, int, str]:
+        return self.place.file, self.cell or 0, self.place.line, self.place.column, self.rule
+
+    def as_json(self) -> dict[str, Any]:
+        said: dict[str, Any] = {
+            **self.place.as_json(),
+            "rule": self.rule,
+            "severity": self.severity,
+            "message": self.message,
+            "help": self.help,
+            "related": [{**p.as_json(), "message": m} for m, p in self.related],
+            "fix": self.fix.as_json() if self.fix else None,
+        }
+        if self.cell is not None:
+            said["cell"] = self.cell
+        return said

@@ -1,0 +1,180 @@
+"""The static ledger: what ops keep, what lines write, what backward needs, in the order of the abstract run.
+
+As in the running ledger, a Save followed by a Write to the same storage and a backward that reaches the Save's node is a
+conflict. Events carry the arms of the branches they lie in: two that can't be on one path never meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gradmend.check import words
+from gradmend.check.findings import Finding, Place, Severity, StaticFix
+from gradmend.check.values import Node, Path, Storage, Tensor
+
+_MOST = 48  # events kept per storage: the latest matter, and cost stays linear
+
+
+@dataclass(slots=True, eq=False)
+class Save:
+    storage: Storage
+    node: Node
+    place: Place
+    op: str
+    slot: str  # the op's name for it: "self", "result", "indices", or "ctx" for a tensor hung on ctx
+    name: str  # what the program calls it
+    tick: int
+    path: Path
+    sure: bool
+    leaf: bool
+    whole: Tensor | None  # the tensor itself was kept, not a view of it
+    unguarded: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    place: Place
+    op: str  # "+=", "masked_fill_", "SGD.step", ...
+    how: str  # "loud", "data", "numpy", "swap", "fused"
+    name: str
+    tick: int
+    path: Path
+    sure: bool
+    part: bool = False  # a slice or a view of the memory
+    flag: bool = False  # by inplace=True
+    fix: StaticFix | None = None
+
+
+@dataclass(slots=True)
+class Ledger:
+    findings: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
+    tick: int = 0
+    backwards: int = 0
+
+    def now(self) -> int:
+        self.tick += 1
+        return self.tick
+
+    def save(self, save: Save) -> None:
+        save.node.saves.append(save)
+        save.node.keeps = True
+        saves = save.storage.saves
+        saves.append(save)
+        if len(saves) > _MOST:
+            del saves[: _MOST // 2]
+
+    def write(self, storage: Storage, write: Write) -> None:
+        if storage.saves:
+            storage.writes.append(write)
+            if len(storage.writes) > _MOST:
+                del storage.writes[: _MOST // 2]
+
+    def backward(
+        self,
+        roots: Iterable[Node],
+        place: Place,
+        path: Path,
+        *,
+        retain: bool,
+        assumed: bool = False,
+        only: set[Node] | None = None,
+    ) -> list[Tensor]:
+        """Go through the graph as backward would: conflicts, parts that are used up. Returns the leaves it reached."""
+        self.backwards += not assumed
+        leaves: list[Tensor] = []
+        seen: set[int] = set()
+        todo = list(roots)
+        first = {id(node) for node in todo}
+        while todo:
+            node = todo.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if only is not None and node not in only:
+                continue
+            if not compatible(node.path, path):
+                if node.passes and node.parents:
+                    todo.append(node.parents[0])
+                continue
+            if node.leaf is not None:
+                leaves.append(node.leaf)
+                continue
+            used = next(
+                (f for f in node.freed if compatible(f[1], path) and compatible(f[1], node.path)), None
+            )
+            if used is not None:
+                # Somebody else's call may have detached what it was given; the same loss twice is the same loss.
+                if node.keeps and not assumed and (node.sure or id(node) in first):
+                    self.told(words.second_backward(node, used[0], place))
+                    continue
+                if node.keeps:
+                    continue
+            for save in node.saves:
+                self._judge(save, place, path, assumed)
+            if not retain and not assumed:
+                node.freed.append((place, path))
+            todo += node.parents
+        return leaves
+
+    def _judge(self, save: Save, place: Place, path: Path, assumed: bool) -> None:
+        for write in save.storage.writes:
+            if (
+                write.tick <= save.tick
+                or not compatible(write.path, save.path)
+                or not compatible(write.path, path)
+            ):
+                continue
+            if not compatible(save.path, path):
+                continue
+            if write.how == "swap" and save.whole is None:
+                continue  # a view that was kept still looks at the old memory
+            sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
+            if assumed and not sure:
+                continue
+            severity: Severity = "error" if sure and not assumed else "warning"
+            self.told(words.overwritten(save, write, None if assumed else place, severity))
+            return
+
+    def told(self, finding: Finding | None) -> None:
+        if finding is None:
+            return
+        key = (finding.place.file, finding.rule, finding.place.line, finding.place.column)
+        there = self.findings.get(key)
+        if there is None or (there.severity == "warning" and finding.severity == "error"):
+            self.findings[key] = finding
+
+
+def compatible(a: Path, b: Path) -> bool:
+    """May both be on one path?"""
+    if not a or not b or a is b:
+        return True
+    if len(a) > len(b):
+        a, b = b, a
+    arms = dict(b)
+    return all(arms.get(condition, arm) == arm for condition, arm in a)
+
+
+def chosen(path: Path) -> bool:
+    """Does it rest on which item of several was meant?"""
+    return any(type(condition) is tuple and condition[0] == "item" for condition, _ in path)
+
+
+def leading_to(roots: Iterable[Node], targets: set[int]) -> set[Node]:
+    """The nodes between the roots and these nodes: what torch.autograd.grad(..., inputs) goes through."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    todo: list[tuple[Node, bool]] = [(root, False) for root in roots]
+    while todo:
+        node, done = todo.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            todo.append((node, True))
+            todo += [(p, False) for p in node.parents]
+    kept: set[Node] = set()
+    for node in order:  # parents first
+        if id(node) in targets or any(p in kept for p in node.parents):
+            kept.add(node)
+    return kept

@@ -1,0 +1,86 @@
+"""Which parts of a file can hold a finding at all: most can't, and are not walked.
+
+A conflict needs a write, a step, a backward, or memory shared beyond torch; all of these show in the syntax.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+_ATTRIBUTES = frozenset(
+    {
+        "data",
+        "step",
+        "backward",
+        "numpy",
+        "from_numpy",
+        "apply",
+        "save_for_backward",
+        "register_hook",
+        "manual_backward",
+    }
+)
+_KEYWORDS = frozenset({"inplace", "out", "max_norm"})
+
+
+class Risks:
+    __slots__ = ("_classes", "_names", "any", "functions", "sizes", "statements")
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.functions: set[int] = set()
+        self.sizes: dict[int, int] = {}
+        self._classes: dict[str, ast.ClassDef] = {}
+        self._names: dict[str, set[str]] = {}
+        self.statements = 0
+        self.any = False
+        self._walk(tree)
+
+    def _walk(self, tree: ast.Module) -> None:
+        """One pass, with a stack of the definitions that we are in."""
+        todo: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(tree, ())]
+        risky_classes: set[str] = set()
+        while todo:
+            node, inside = todo.pop()
+            if isinstance(node, ast.stmt):
+                self.statements += 1
+                for outer in inside:
+                    self.sizes[id(outer)] = self.sizes.get(id(outer), 0) + 1
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                if isinstance(node, ast.ClassDef):
+                    self._classes[node.name] = node
+                if len(inside) < 6:
+                    inside = (*inside, node)
+            elif isinstance(node, ast.Name):
+                for outer in inside:
+                    if isinstance(outer, ast.ClassDef):
+                        self._names.setdefault(outer.name, set()).add(node.id)
+            if risky(node):
+                self.any = True
+                for outer in inside:
+                    self.functions.add(id(outer))
+                    if isinstance(outer, ast.ClassDef):
+                        risky_classes.add(outer.name)
+            todo += [(child, inside) for child in ast.iter_child_nodes(node)]
+        for name, used in self._names.items():
+            if used & risky_classes:
+                self.functions.add(id(self._classes[name]))
+
+    def of_class(self, node: ast.ClassDef) -> bool:
+        return id(node) in self.functions
+
+
+def risky(node: Any) -> bool:
+    kind = type(node)
+    if kind is ast.AugAssign:
+        return True
+    if kind is ast.Subscript:
+        return isinstance(node.ctx, ast.Store)
+    if kind is ast.Attribute:
+        name: str = node.attr
+        return name in _ATTRIBUTES or (name.endswith("_") and not name.endswith("__"))
+    if kind is ast.keyword:
+        return node.arg in _KEYWORDS and not (
+            isinstance(node.value, ast.Constant) and node.value.value in (None, False)
+        )
+    return False

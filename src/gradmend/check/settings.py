@@ -1,0 +1,126 @@
+"""`[tool.gradmend]` in pyproject.toml, and what the command line adds to it."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradmend.errors import UsageError
+
+DEFAULT_EXCLUDE = (
+    ".git", ".hg", ".svn", ".venv", "venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache", "__pycache__",
+    "node_modules", "build", "dist", ".eggs", "*.egg-info", ".ipynb_checkpoints", "site-packages",
+)  # fmt: skip
+_KEYS = {"select", "ignore", "per-file-ignores", "exclude", "extend-exclude"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    select: tuple[str, ...] = ()  # prefixes of codes; empty: all
+    ignore: tuple[str, ...] = ()
+    per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    exclude: tuple[str, ...] = DEFAULT_EXCLUDE
+    root: str = field(default="", compare=False)
+
+    def wants(self, rule: str, file: str) -> bool:
+        if self.select and not rule.startswith(tuple(self.select)):
+            return False
+        if self.ignore and rule.startswith(tuple(self.ignore)):
+            return False
+        return not any(
+            rule.startswith(codes)
+            for pattern, codes in self.per_file
+            if codes and self._matches(file, pattern)
+        )
+
+    def _matches(self, file: str, pattern: str) -> bool:
+        relative = os.path.relpath(file, self.root).replace(os.sep, "/") if self.root else file
+        return fnmatch.fnmatch(relative, pattern) or fnmatch.fnmatch(os.path.basename(file), pattern)
+
+    def excluded(self, path: str) -> bool:
+        """A folder or file that is never walked into; a path given by name is checked all the same."""
+        name = os.path.basename(path)
+        if any(fnmatch.fnmatch(name, p) for p in self.exclude):
+            return True
+        slashed = [p for p in self.exclude if "/" in p]
+        if not slashed:
+            return False
+        relative = os.path.relpath(path, self.root or os.getcwd()).replace(os.sep, "/")
+        return any(fnmatch.fnmatch(relative, p) or relative.startswith(p.rstrip("/*") + "/") for p in slashed)
+
+    @property
+    def key(self) -> str:
+        return repr((self.select, self.ignore, self.per_file))
+
+
+def load(start: str, select: list[str], ignore: list[str], isolated: bool = False) -> Settings:
+    """The nearest pyproject.toml above `start` that has [tool.gradmend], with the command line's words on top."""
+    table, root = ({}, "") if isolated else _table(start)
+    unknown = sorted(set(table) - _KEYS)
+    if unknown:
+        raise UsageError(
+            f"{root}/pyproject.toml: [tool.gradmend] has no setting {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}"
+        )
+    per_file = table.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise UsageError(
+            f"{root}/pyproject.toml: per-file-ignores must be a table of patterns and lists of codes"
+        )
+    exclude = _list(table, "exclude", root) if "exclude" in table else list(DEFAULT_EXCLUDE)
+    return Settings(
+        select=_codes(select or _list(table, "select", root)),
+        ignore=_codes(ignore or _list(table, "ignore", root)),
+        per_file=tuple((p, _codes(_checked(c, f"per-file-ignores.{p}", root))) for p, c in per_file.items()),
+        exclude=(*exclude, *_list(table, "extend-exclude", root)),
+        root=root,
+    )
+
+
+def _table(start: str) -> tuple[dict[str, Any], str]:
+    import tomllib
+
+    folder = Path(start).resolve()
+    for parent in (folder, *folder.parents) if folder.is_dir() else folder.parents:
+        file = parent / "pyproject.toml"
+        if not file.is_file():
+            continue
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as bad:
+            raise UsageError(f"can't read {file}: {bad}") from None
+        tool = content.get("tool", {})
+        found = tool.get("gradmend") if isinstance(tool, dict) else None
+        if isinstance(found, dict):
+            return found, str(parent)
+        if found is not None:
+            raise UsageError(f"{file}: [tool.gradmend] must be a table")
+    return {}, ""
+
+
+def _list(table: dict[str, Any], key: str, root: str) -> list[str]:
+    return _checked(table.get(key, []), key, root)
+
+
+def _checked(value: Any, key: str, root: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise UsageError(f"{root}/pyproject.toml: {key} must be a list of strings")
+    return value
+
+
+def _codes(words: list[str]) -> tuple[str, ...]:
+    """Codes or their beginnings, "ALL" for every one; an unknown one is a mistake worth hearing of."""
+    from gradmend.rules import codes
+
+    known = codes()
+    found: list[str] = []
+    for word in (part.strip().upper() for text in words for part in text.split(",")):
+        if word == "ALL":
+            found.append("GM")
+        elif word:
+            if not any(code.startswith(word) for code in known):
+                raise UsageError(f"there is no rule {word}; the rules are {known[0]} to {known[-1]}")
+            found.append(word)
+    return tuple(found)

@@ -1,0 +1,93 @@
+"""What each op keeps, from ops.json: made by tools/make_ops.py from the installed torch, and shipped as data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    name: str
+    args: tuple[str, ...]
+    keeps: dict[str, tuple[str, ...]]  # slot -> the inputs whose gradient reads it
+    view: str = ""  # "one", or "many": several views of one call
+    grad: bool = True  # passes a gradient on
+
+    @property
+    def keeps_result(self) -> bool:
+        return "result" in self.keeps
+
+
+@cache
+def _raw() -> dict[str, dict]:
+    text = Path(__file__).with_name("ops.json").read_text(encoding="utf-8")
+    ops: dict[str, dict] = json.loads(text)["ops"]
+    return ops
+
+
+@cache
+def op(name: str) -> Op | None:
+    """The op of this bare name ("exp", "linalg_inv"), or None where nothing is known of it."""
+    raw = _raw().get(name)
+    if raw is None:
+        return None
+    keeps = {slot: tuple(inputs) for slot, inputs in raw.get("keeps", {}).items()}
+    return Op(name, tuple(raw["args"]), keeps, raw.get("view", ""), raw.get("grad", True))
+
+
+# Answers that carry no gradient, and whose result nobody differentiates.
+CONSTANT = frozenset(
+    """
+    argmax argmin argsort eq ne lt le gt ge equal allclose isclose isnan isinf isfinite logical_and logical_or
+    logical_not logical_xor any all nonzero sign count_nonzero bincount searchsorted bucketize floor_divide floor ceil
+    round trunc bernoulli multinomial histc unique unique_consecutive one_hot randint_like zeros_like ones_like rand_like
+    randn_like empty_like full_like new_zeros new_ones new_empty new_full new_tensor long int bool byte short is_nonzero
+    signbit isin
+    """.split()
+)
+# Fresh tensors without history.
+FACTORIES = frozenset(
+    """
+    tensor zeros ones rand randn randint randperm empty full eye arange linspace logspace as_tensor normal tril_indices
+    triu_indices empty_strided scalar_tensor hann_window hamming_window from_file complex polar zeros_like ones_like
+    rand_like randn_like randint_like empty_like full_like new_zeros new_ones new_empty new_full new_tensor load
+    """.split()
+)
+# Conversions: the tensor itself where nothing changes, else a copy.
+CONVERSIONS = frozenset(
+    "to float double half bfloat16 cuda cpu type type_as contiguous reshape flatten requires_grad_ "
+    "expand_as view_as reshape_as to_dense coalesce pin_memory data_ptr".split()
+)
+# In-place methods that change no values, or only settle what a tensor is.
+NOT_WRITES = frozenset("requires_grad_ retain_grad share_memory_ rename_ is_shared_ register_hook_".split())
+METADATA_WRITES = frozenset(
+    "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split()
+)
+# In-place methods with no op of the same name.
+FILLS = frozenset(
+    """
+    zero_ fill_ copy_ normal_ uniform_ random_ exponential_ geometric_ cauchy_ log_normal_ bernoulli_ index_put_ set_
+    index_fill_ index_copy_ index_add_ scatter_ scatter_add_ scatter_reduce_ masked_fill_ masked_scatter_ put_
+    fill_diagonal_ trunc_normal_ kaiming_normal_ xavier_uniform_ orthogonal_ eye_ ones_ zeros_ constant_ sparse_mask_
+    """.split()
+)
+# Fills that overwrite all that was there: nothing of the old value is left.
+OVERWRITES = frozenset(
+    "zero_ fill_ copy_ normal_ uniform_ random_ exponential_ geometric_ cauchy_ log_normal_ set_".split()
+)
+
+
+def is_inplace(name: str) -> bool:
+    """A Tensor method that writes: `add_`, `masked_fill_`; not `__add__`, not `requires_grad_`."""
+    if not name.endswith("_") or name.endswith("__") or name.startswith("_") or name in NOT_WRITES:
+        return False
+    return (
+        name in FILLS
+        or name in METADATA_WRITES
+        or name == "detach_"
+        or op(name) is not None
+        or op(name[:-1]) is not None
+    )

@@ -1,0 +1,85 @@
+"""Optimizers: the parameters they hold, and what a step writes."""
+
+from __future__ import annotations
+
+import ast
+
+from gradmend.check.values import (
+    NONE,
+    Alt,
+    Bound,
+    Const,
+    Dict,
+    Function,
+    Instance,
+    Opaque,
+    Seq,
+    Tensor,
+    Value,
+    unknown,
+)
+from gradmend.check.walk.nn import NN, Group, is_const
+
+
+class Optim(NN):
+    def make_optimizer(
+        self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Instance:
+        made = Instance(None, "optim")
+        params = args[0] if args else keywords.get("params", unknown("params"))
+        made.attrs["$params"] = Seq(list(self._parameters_in(params)))
+        made.attrs["$name"] = Const(name)
+        made.attrs["$fused"] = keywords.get("fused", NONE)
+        return made
+
+    def _parameters_in(self, value: Value, deep: int = 0) -> list[Value]:
+        if isinstance(value, Group):
+            return list(value.members)
+        if isinstance(value, Tensor):
+            return [value]
+        if isinstance(value, Opaque):
+            owner = value.attrs.get("$owner")
+            return [self.parameters_of_opaque(owner)] if isinstance(owner, Opaque) else []
+        found: list[Value] = []
+        if deep < 5:
+            if isinstance(value, Seq):
+                for item in [*value.items, *([value.rest] if value.rest is not None else [])]:
+                    found += self._parameters_in(item, deep + 1)
+            elif isinstance(value, Dict):
+                for item in value.items.values():
+                    found += self._parameters_in(item, deep + 1)
+            elif isinstance(value, Alt):
+                for _, option in value.options:
+                    found += self._parameters_in(option, deep + 1)
+        return found
+
+    def optimizer_method(
+        self, owner: Instance, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        params = owner.attrs.get("$params")
+        tensors = [t for t in params.items if isinstance(t, Tensor)] if isinstance(params, Seq) else []
+        if name == "step":
+            closure = args[0] if args else keywords.get("closure")
+            result: Value = NONE
+            if isinstance(closure, (Function, Bound, Alt)):
+                with self.mode(True):
+                    result = self.call_value(closure, [], {}, node)
+            kind = owner.attrs.get("$name")
+            word = f"{kind.value}.step" if isinstance(kind, Const) else "optimizer.step"
+            fused = owner.attrs.get("$fused")
+            how = "fused" if isinstance(fused, Const) and fused.value is True else "loud"
+            with self.mode(False):
+                for tensor in tensors:
+                    if any(s.has_grad for s in tensor.storages) or tensor.opaque:
+                        self.write(tensor, "add_", node, shown=word, how=how, name=tensor.name)
+            return result
+        if name == "zero_grad":
+            keep = keywords.get("set_to_none", args[0] if args else None)
+            if not is_const(keep, False):
+                for tensor in tensors:
+                    for storage in tensor.storages:
+                        storage.has_grad = False
+            return NONE
+        if name == "add_param_group" and args and isinstance(params, Seq):
+            params.items += self._parameters_in(args[0])
+        return unknown()

@@ -1,0 +1,242 @@
+"""Ops on tensors: what they keep, what they write, what shares memory with what."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from gradmend.check import table
+from gradmend.check.ledger import Save
+from gradmend.check.values import (
+    MAYBE,
+    NO,
+    YES,
+    Node,
+    Opaque,
+    Path,
+    Seq,
+    Storage,
+    Tensor,
+    Value,
+)
+from gradmend.check.walk.core import merged
+from gradmend.check.walk.expressions import Expressions
+
+_IN_PLACE_SLOTS = frozenset({"self", "input"})
+
+
+class Tensors(Expressions):
+    healed = False  # inside a context that forgives writes to what was saved
+    holds: list[Any]  # the custom Functions whose forward is being walked
+
+    used_after_edit: Callable[..., None]
+
+    # --- history
+
+    def node_of(self, tensor: Tensor) -> Node | None:
+        node = tensor.history()
+        if node is None and tensor.grad and not tensor.quiet:
+            node = Node("leaf", [], tensor.origin or self.place, ())
+            node.leaf = tensor
+            node.sure = tensor.grad == YES
+            tensor.node = node
+        return node
+
+    def grad_of(self, tensor: Tensor) -> int:
+        tensor.history()
+        return tensor.grad
+
+    def strongest(self, found: list[tuple[Path, Tensor]]) -> int:
+        """Whether a result that depends on these needs a gradient, in the grad mode we are in."""
+        if self.grad_mode is False:
+            return NO
+        top = max((self.grad_of(t) for _, t in found), default=NO)
+        return min(top, MAYBE) if self.grad_mode is None else top
+
+    # --- out-of-place ops
+
+    def apply(self, name: str, site: ast.AST, slots: dict[str, Value], *, shown: str = "") -> Value:
+        """One op. `slots` are its arguments by ATen's names."""
+        if name in table.CONSTANT:
+            return self.fresh(site)
+        info = table.op(name)
+        found = {slot: self.tensors(value) for slot, value in slots.items()}
+        everything = [pair for pairs in found.values() for pair in pairs]
+        if not everything:
+            from gradmend.check.values import unknown
+
+            return unknown()
+        if info is not None and info.view and name != "expand_copy":
+            first = next(iter(slots.values()))
+            return self.view(first, info.view, site, name)
+        if all(t.opaque and not t.node for _, t in everything):
+            # Perhaps numbers, perhaps tensors: what it gives is as unknown.
+            grad = min(self.strongest(everything), MAYBE)
+        else:
+            grad = self.strongest(everything)
+        result = self.fresh(site)
+        result.opaque = all(t.opaque for _, t in everything)
+        if grad == NO or (info is not None and not info.grad):
+            return result
+        node = self.record(shown or name, everything, site)
+        node.sure = grad == YES
+        result.node, result.grad, result.leaf = node, grad, False
+        if info is not None:
+            self.keep(info, node, site, found, result, shown or name)
+        else:
+            node.keeps = grad == YES
+            node.sure = False
+        return result
+
+    def fresh(self, site: ast.AST, grad: int = NO) -> Tensor:
+        made = Tensor((Storage(),), grad)
+        made.origin = self.at(site)
+        return made
+
+    def record(self, name: str, found: list[tuple[Path, Tensor]], site: ast.AST) -> Node:
+        if self.edits:
+            self.used_after_edit(found)
+        parents: list[Node] = []
+        for _, tensor in found:
+            for member in getattr(tensor, "members", (tensor,)):
+                node = self.node_of(member)
+                if node is not None and node not in parents[-8:]:
+                    parents.append(node)
+        return Node(name, parents, self.at(site), self.path)
+
+    def keep(
+        self,
+        info: table.Op,
+        node: Node,
+        site: ast.AST,
+        found: dict[str, list[tuple[Path, Tensor]]],
+        result: Tensor | None,
+        shown: str,
+        skip: frozenset[str] = frozenset(),
+    ) -> None:
+        """Enter the Saves of one op: a slot is kept where an input whose gradient reads it needs one."""
+        for slot, readers in info.keeps.items():
+            asked = [pair for reader in readers for pair in found.get(reader, ())]
+            strength = self.strongest(asked)
+            if strength == NO or slot in skip:
+                continue
+            node.keeps = True
+            if slot == "result":
+                if result is not None:
+                    self.save((), result, node, site, shown, slot, strength == YES)
+                continue
+            for path, tensor in found.get(slot, ()):
+                self.save(path, tensor, node, site, shown, slot, strength == YES)
+
+    def save(
+        self,
+        path: Path,
+        tensor: Tensor,
+        node: Node,
+        site: ast.AST,
+        op: str,
+        slot: str,
+        sure: bool,
+        unguarded: bool = False,
+    ) -> None:
+        if self.healed:
+            return
+        where = self.at(site)
+        mine = merged(self.path, path)
+        tick = self.ledger.now()
+        for storage in tensor.storages:
+            whole = tensor if tensor.base is None and slot != "weight_t" else None
+            leaf = (
+                tensor.param
+                or (tensor.leaf and tensor.grad == YES)
+                or (tensor.base is not None and tensor.base.param)
+            )
+            self.ledger.save(
+                Save(
+                    storage,
+                    node,
+                    where,
+                    op,
+                    slot,
+                    tensor.name,
+                    tick,
+                    mine,
+                    sure and not tensor.uncertain,
+                    leaf,
+                    whole,
+                    unguarded,
+                )
+            )
+
+    # --- views
+
+    def view(self, value: Value, kind: str, site: ast.AST, name: str = "view") -> Value:
+        def one(v: Value) -> Value:
+            tensor = v.as_tensor() if isinstance(v, Opaque) else v
+            if not isinstance(tensor, Tensor):
+                from gradmend.check.values import unknown
+
+                return unknown()
+            if kind == "many":
+                return Seq([], "tuple", rest=self.look(tensor, site, name, many=True))
+            return self.look(tensor, site, name)
+
+        return self.over(value, one)
+
+    def look(self, base: Tensor, site: ast.AST, name: str, many: bool = False) -> Tensor:
+        made = Tensor(base.storages, NO)
+        made.opaque, made.quiet, made.param = base.opaque, base.quiet, False
+        made.uncertain, made.gradient, made.sparse = base.uncertain, base.gradient, base.sparse
+        made.name = base.name
+        made.origin = self.at(site)
+        made.leaf = False
+        grad = self.grad_of(base)
+        made.base, made.base_age = base, base.age
+        made.of_function = base.of_function
+        if self.grad_mode is False:
+            made.view_no_grad = grad == YES or base.view_no_grad
+        elif grad:
+            parent = self.node_of(base)
+            made.grad = grad
+            made.node = Node(name, [parent] if parent is not None else [], made.origin, self.path)
+            made.node.sure = grad == YES
+        made.many = many or base.many
+        made.expanded = base.expanded or name in ("expand", "expand_as", "broadcast_to")
+        return made
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """What a loop over a tensor binds: one of unbind's views."""
+        return self.look(tensor, self.statement or ast.Pass(), "unbind", many=True)
+
+    def index(self, owner: Value, at: ast.expr, node: ast.Subscript) -> Value:
+        tensor = owner.as_tensor() if isinstance(owner, Opaque) else owner
+        assert isinstance(tensor, Tensor)
+        basic, where = self.index_kind(at)
+        if basic:
+            return self.look(tensor, node, "select")
+        return self.apply("getitem", node, {"self": tensor, "indices": Seq(where)}, shown="indexing")
+
+    def index_kind(self, at: ast.expr) -> tuple[bool, list[Value]]:
+        """Is it basic indexing, which gives a view? And the tensors among the indices."""
+        parts = at.elts if isinstance(at, ast.Tuple) else [at]
+        where: list[Value] = []
+        basic = True
+        for part in parts:
+            if isinstance(part, ast.Slice):
+                continue
+            value = self.eval(part)
+            if isinstance(value, Tensor) and not (value.opaque and value.node is None):
+                where.append(value)
+                basic = False
+            elif isinstance(value, Seq):
+                basic = False
+            elif isinstance(value, Opaque) and isinstance(
+                part, (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
+            ):
+                # An integer or a tensor of indices: taken for the latter, whose result shares nothing.
+                basic = False
+        return basic, where
+
+    def comparison(self, node: ast.AST) -> Value:
+        return self.fresh(node)

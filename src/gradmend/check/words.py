@@ -1,0 +1,150 @@
+"""Every sentence of `gradmend check`, and which rule it falls under."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gradmend.check.findings import Finding, Place, Severity, StaticFix
+from gradmend.check.values import Node
+
+if TYPE_CHECKING:
+    from gradmend.check.ledger import Save, Write
+
+_WHERE = frozenset({"index", "indices", "mask", "condition", "target", "offsets"})
+
+
+def overwritten(save: Save, write: Write, backward: Place | None, severity: Severity) -> Finding:
+    code = rule_of(save, write)
+    name = f"`{write.name}`" if write.name else "a tensor"
+    if write.how in ("loud", "fused", "collective"):
+        did = (
+            f"{write.op} changes {name} in place"
+            if "step" not in write.op
+            else f"{write.op}() changes {name}"
+        )
+    elif write.how == "swap":
+        did = f"this line gives {name} other memory through .data"
+    else:
+        did = f"{write.op} changes {name} through {'numpy' if write.how == 'numpy' else '.data'}, unseen by autograd"
+    where = _line(save.place, write.place)
+    if save.slot == "ctx":
+        kept = f"{save.op} on {where} hung it on ctx"
+    elif save.slot == "result":
+        kept = f"{save.op} on {where} kept its result"
+    else:
+        kept = f"{save.op} on {where} kept it"
+    if backward is not None:
+        needs = f"for backward() on {_line(backward, write.place)}"
+        if backward == write.place:
+            needs = "for backward()"
+    else:
+        needs = "for backward()"
+    end = ": the gradient is silently wrong" if write.how != "loud" or save.unguarded else ""
+    related = [(f"{save.op} keeps {'its result' if save.slot == 'result' else 'this'} here", save.place)]
+    if backward is not None:
+        related.append(("backward() needs it here", backward))
+    return Finding(
+        write.place, code, severity, f"{did}, but {kept} {needs}{end}", _HELP[code], tuple(related), write.fix
+    )
+
+
+def rule_of(save: Save, write: Write) -> str:
+    if save.slot == "ctx":
+        return "GM205"
+    if save.op == "checkpoint":
+        return "GM208"
+    if write.how == "swap":
+        return "GM204"
+    if write.how == "numpy":
+        return "GM202"
+    if write.how == "fused":
+        return "GM203"
+    if write.how == "collective":
+        return "GM209"
+    if write.how == "data":
+        return "GM201"
+    if write.op.endswith("step"):
+        return "GM104"
+    if "max_norm" in write.op:
+        return "GM108"
+    if save.slot in _WHERE:
+        return "GM106"
+    if write.flag:
+        return "GM107"
+    if save.leaf:
+        return "GM105"
+    if write.part:
+        return "GM103"
+    return "GM101" if save.slot == "result" else "GM102"
+
+
+def second_backward(node: Node, first: Place, second: Place) -> Finding:
+    again = "again, in the next iteration," if first == second else f"after the one on {_line(first, second)}"
+    message = (
+        f"backward() {again} goes a second time through {_op(node.op)} on {_line(node.place, second)}, "
+        "whose kept tensors the first has freed"
+    )
+    related = [("this part of the graph is used twice", node.place)]
+    if first != second:
+        related.append(("this backward() frees it", first))
+    severity: Severity = "error" if node.sure else "warning"
+    return Finding(second, "GM131", severity, message, _HELP["GM131"], tuple(related))
+
+
+def refused(
+    code: str,
+    place: Place,
+    what: str,
+    severity: Severity,
+    related: tuple[tuple[str, Place], ...] = (),
+    fix: StaticFix | None = None,
+) -> Finding:
+    """A write that PyTorch refuses at once, or a habit that is wrong by itself."""
+    return Finding(place, code, severity, what, _HELP.get(code, ""), related, fix)
+
+
+def _line(place: Place, beside: Place) -> str:
+    if place.file == beside.file:
+        return f"line {place.line}"
+    return f"{place.file.replace(chr(92), '/').rpartition('/')[2]} line {place.line}"
+
+
+def _op(op: str) -> str:
+    return "this call" if op in ("call", "") else op
+
+
+_HELP = {
+    "GM101": "write it out of place (`y = y + x`), or clone the result first",
+    "GM102": "write it out of place, or clone it before the write",
+    "GM103": "collect the parts in a list and torch.stack them, or clone what was read",
+    "GM104": "call every backward() that needs these parameters before step(), or compute the second loss again after it",
+    "GM105": "update after backward(), or use a copy of the parameter in the forward",
+    "GM106": "clone the index or mask before it is changed",
+    "GM107": "drop inplace=True here",
+    "GM108": "use `weight.clone()` before the lookup: a lookup with max_norm rescales the table in place",
+    "GM121": "update inside `with torch.no_grad():`, or make a new tensor",
+    "GM122": "write out of place, or index the tensor (`x[i]`) instead of writing what unbind, split or chunk returned",
+    "GM123": "make the view outside of no_grad, or write under no_grad too",
+    "GM124": "call .clone() after expand()",
+    "GM125": "drop out=: such calls have no derivative",
+    "GM126": "write `x = x.detach()`",
+    "GM131": "detach() what is carried over, compute the shared part anew, or add the losses and call backward() once",
+    "GM132": "keep the path from the loss to the parameters: no detach(), .item() or no_grad on it",
+    "GM201": "write in the open, out of place, or after backward()",
+    "GM202": "copy the array or the tensor before it is shared",
+    "GM203": "step after the last backward() that needs these parameters",
+    "GM204": "assign after backward(), or copy_ under no_grad after it",
+    "GM205": "keep tensors with ctx.save_for_backward, and write out of place",
+    "GM206": "call ctx.mark_dirty(x) in forward, or write to a copy",
+    "GM207": "return a new gradient (`return g * 2`) instead of writing to it",
+    "GM208": "don't write to the inputs of a checkpointed function",
+    "GM209": "clone it before the collective, or call the collective after backward()",
+    "GM210": "make the edit in the open (`torch.where`, masked_fill), or say that it is meant: `h + (edited - h).detach()`",
+    "GM302": "train the values themselves: gradmend.sparse.SparseTensor(pattern, values)",
+    "GM303": "keep the values as a leaf and read values.grad: gradmend.sparse.SparseTensor",
+    "GM306": "gradmend.sparse.SparseTensor sums over any dimension, with a gradient",
+}
+
+
+def help_of(code: str) -> str:
+    return _HELP.get(code, "")

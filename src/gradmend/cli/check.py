@@ -1,0 +1,179 @@
+"""`gradmend check PATH...`: read the source, say what will break, run nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from gradmend.errors import UsageError
+
+_FORMATS = ("full", "concise", "json", "github", "sarif")
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="warn before anything runs: reads source only, needs no torch",
+        description="Reads Python files and notebooks, runs nothing, and tells which lines write to what backward() will need. "
+        "`-` reads stdin. Exit code 0: nothing found; 1: something found; 2: bad usage or a file that can't be read.",
+    )
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="files and folders (default: the current folder); - for stdin",
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--fix", action="store_true", help="apply rewrites that keep the meaning whatever the types are"
+    )
+    how.add_argument("--diff", action="store_true", help="show all rewrites as a diff, apply none")
+    parser.add_argument(
+        "--select", action="append", default=[], metavar="CODES", help="only these rules: GM101, GM1, ALL"
+    )
+    parser.add_argument("--ignore", action="append", default=[], metavar="CODES", help="not these rules")
+    parser.add_argument(
+        "--output-format",
+        choices=_FORMATS,
+        default="full",
+        help="full (default), concise, json, github, sarif",
+    )
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even where something was found")
+    parser.add_argument("--stdin-filename", metavar="FILE", help="the name of what stdin holds")
+    parser.add_argument("--isolated", action="store_true", help="ignore pyproject.toml")
+    parser.add_argument("--no-cache", action="store_true", help="neither read nor write .gradmend_cache")
+    parser.add_argument("--cache-dir", metavar="DIR", help="where the cache lies (.gradmend_cache)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (all cores)")
+    parser.add_argument(
+        "--statistics", action="store_true", help="count findings by rule instead of showing them"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no summary and no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    from gradmend.check import run as runner
+    from gradmend.check import settings
+
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError("--jobs must be at least 1")
+    paths = args.paths or ["."]
+    if "-" in paths:
+        if paths != ["-"]:
+            raise UsageError("- (stdin) can't be mixed with other paths")
+        return _stdin(args)
+    chosen = settings.load(paths[0], args.select, args.ignore, args.isolated)
+    from gradmend.check.files import python_files
+
+    files, missing = python_files(paths, chosen)
+    for path in missing:
+        print(f"gradmend: can't read {path}: no such file or folder", file=sys.stderr)
+    cache = (
+        None if args.no_cache else args.cache_dir or os.environ.get("GRADMEND_CACHE_DIR") or ".gradmend_cache"
+    )
+    told = sys.stderr.isatty() and not args.quiet
+    try:
+        outcome = runner.check(
+            files, chosen, jobs=args.jobs, cache=cache, progress=runner.teller() if told else None
+        )
+    except KeyboardInterrupt:
+        print("gradmend: stopped", file=sys.stderr)
+        return 130
+    for file, why in outcome.unreadable:
+        print(f"gradmend: {file}: {why}", file=sys.stderr)
+    if args.fix or args.diff:
+        outcome.findings = _rewrite(outcome.findings, apply=args.fix)
+        if args.diff:
+            return _code(args, outcome.findings, bool(missing or outcome.unreadable))
+    _show(args, outcome.findings, outcome.files)
+    return _code(args, outcome.findings, bool(missing or outcome.unreadable))
+
+
+def _code(args: argparse.Namespace, findings: list[Any], failed: bool) -> int:
+    if failed:
+        return 2
+    return 1 if findings and not args.exit_zero else 0
+
+
+def _show(args: argparse.Namespace, findings: list[Any], files: int) -> None:
+    if args.statistics:
+        from collections import Counter
+
+        for (rule, severity), count in sorted(Counter((f.rule, f.severity) for f in findings).items()):
+            print(f"{count:6} {rule} {severity}")
+        return
+    from gradmend.check import formats
+
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    text = formats.render(args.output_format, findings, colour)
+    sys.stdout.write(text)
+    if args.output_format in ("full", "concise") and not args.quiet:
+        errors = sum(f.severity == "error" for f in findings)
+        warnings = len(findings) - errors
+        found = (
+            f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+            if findings
+            else "nothing found"
+        )
+        print(f"gradmend: {found} in {files} file{'s' * (files != 1)}", file=sys.stderr)
+
+
+def _rewrite(findings: list[Any], *, apply: bool) -> list[Any]:
+    """Apply the safe fixes, or show all as a diff; what is left to tell is returned."""
+    from gradmend.check import rewrite
+
+    by_file: dict[str, list[Any]] = {}
+    for finding in findings:
+        if finding.fix is not None and finding.cell is None and (finding.fix.safe or not apply):
+            by_file.setdefault(finding.place.file, []).append(finding)
+    done: set[int] = set()
+    for file, mine in by_file.items():
+        try:
+            before, encoding = rewrite.read(file)
+        except (OSError, SyntaxError, UnicodeDecodeError) as error:
+            print(f"gradmend: {file}: can't rewrite it: {error}", file=sys.stderr)
+            continue
+        after, _ = rewrite.fixed(before, mine, unsafe=not apply)
+        try:
+            compile(after, file, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):
+            print(f"gradmend: {file}: a rewrite would break its syntax; left as it is", file=sys.stderr)
+            continue
+        if not apply:
+            sys.stdout.write(rewrite.diff(file, before, after))
+        elif after != before:
+            rewrite.write(file, after, encoding)
+            done.update(id(f) for f in mine)
+    if apply and done:
+        print(f"gradmend: {len(done)} fixed", file=sys.stderr)
+    return [f for f in findings if id(f) not in done]
+
+
+def _stdin(args: argparse.Namespace) -> int:
+    from gradmend.check import files, rewrite, settings
+
+    name = os.path.abspath(args.stdin_filename) if args.stdin_filename else "-"
+    chosen = settings.load(
+        name if args.stdin_filename else os.getcwd(), args.select, args.ignore, args.isolated
+    )
+    raw = sys.stdin.buffer.read()
+    result = files.check_file(name, raw)
+    if result.unreadable:
+        raise UsageError(f"stdin: {result.unreadable}")
+    findings = [
+        f
+        for f in result.findings
+        if f.place.file == name and (f.rule == "GM000" or chosen.wants(f.rule, name))
+    ]
+    findings.sort(key=lambda f: f.order)
+    if args.fix or args.diff:
+        before = raw.decode("utf-8", "replace")
+        after, _ = rewrite.fixed(before, findings, unsafe=args.diff)
+        sys.stdout.write(
+            rewrite.diff(args.stdin_filename or "stdin.py", before, after) if args.diff else after
+        )
+        left = [f for f in findings if args.diff or f.fix is None or not f.fix.safe]
+        return 1 if left and not args.exit_zero else 0
+    _show(args, findings, 1)
+    return _code(args, findings, False)

@@ -1,0 +1,259 @@
+"""The command: formats, settings, noqa, stdin, notebooks, the cache, fixes, exit codes; and no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gradmend.cli.main import main
+
+BAD = """\
+import torch
+
+x = torch.ones(3, requires_grad=True)
+y = x.exp()
+y += 1
+y.sum().backward()
+"""
+GOOD = BAD.replace("y += 1", "y = y + 1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "good.py").write_text(GOOD)
+    return tmp_path
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = main(["check", "--output-format", "json", *words])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_json_has_what_other_tools_rely_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = told(capsys, ".")
+    assert code == 1 and len(found) == 1
+    said = found[0]
+    assert {"file", "line", "column", "end_line", "end_column", "rule", "severity", "message", "fix"} <= set(
+        said
+    )
+    assert (said["file"], said["line"], said["column"], said["end_column"]) == ("bad.py", 5, 1, 7)
+    assert (said["rule"], said["severity"]) == ("GM101", "error")
+    assert [r["line"] for r in said["related"]] == [4, 6]
+
+
+def test_exit_codes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "good.py"]) == 0
+    assert main(["check", "bad.py"]) == 1
+    assert main(["check", "bad.py", "--exit-zero"]) == 0
+    assert main(["check", "missing.py"]) == 2
+    assert main(["check", "bad.py", "--select", "XX1"]) == 2
+    assert "there is no rule XX1" in capsys.readouterr().err
+
+
+def test_full_shows_the_write_the_save_and_the_use(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "bad.py"])
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "error[GM101]: += changes `y` in place, but exp on line 4 kept its result for backward() on line 6"
+    )
+    assert "5 | y += 1\n  | ^^^^^^" in out
+    assert "help: " in out
+
+
+def test_concise_and_github(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "bad.py", "--output-format", "concise"])
+    assert capsys.readouterr().out.startswith("bad.py:5:1: GM101 [error] ")
+    main(["check", "bad.py", "--output-format", "github"])
+    assert capsys.readouterr().out.startswith(
+        "::error file=bad.py,line=5,col=1,endLine=5,endColumn=7,title=gradmend GM101::"
+    )
+
+
+def test_sarif_validates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "broken.py").write_text("def f(:\n")
+    main(["check", ".", "--output-format", "sarif"])
+    log = json.loads(capsys.readouterr().out)
+    schema = json.loads((Path(__file__).parent / "data/sarif-2.1.0.json").read_text())
+    jsonschema.Draft7Validator(schema).validate(log)
+    results = {r["ruleId"]: r for r in log["runs"][0]["results"]}
+    assert [p["physicalLocation"]["region"]["startLine"] for p in results["GM101"]["relatedLocations"]] == [
+        4,
+        6,
+    ]
+    assert set(results) == {"GM000", "GM101"}
+
+
+def test_a_syntax_error_has_its_place_and_the_others_go_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "broken.py").write_text("import torch\nx = torch.ones(3\ny = 1\n")
+    code, found = told(capsys, ".")
+    assert code == 1
+    assert {(f["file"], f["rule"], f["line"]) for f in found} == {
+        ("bad.py", "GM101", 5),
+        ("broken.py", "GM000", 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("comment", "quiet"),
+    [("noqa", True), ("noqa: GM101", True), ("noqa: E501, GM101", True), ("noqa: GM102", False)],
+)
+def test_noqa(folder: Path, capsys: pytest.CaptureFixture[str], comment: str, quiet: bool) -> None:
+    (folder / "bad.py").write_text(BAD.replace("y += 1", f"y += 1  # {comment}"))
+    assert (told(capsys, "bad.py")[1] == []) == quiet
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ('select = ["GM2"]', 0),
+        ('select = ["GM1"]', 1),
+        ('ignore = ["GM101"]', 0),
+        ('exclude = ["bad*"]', 0),
+        ('[tool.gradmend.per-file-ignores]\n"bad.py" = ["GM101"]', 0),
+        ('[tool.gradmend.per-file-ignores]\n"other.py" = ["GM101"]', 1),
+    ],
+)
+def test_settings(folder: Path, capsys: pytest.CaptureFixture[str], table: str, found: int) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.gradmend]\n{table}\n")
+    assert len(told(capsys, ".")[1]) == found
+    assert len(told(capsys, ".", "--isolated")[1]) == 1
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["[tool.gradmend]\nselekt = []", "[tool.gradmend]\nselect = 3", "tool = [", "[tool]\ngradmend = 3"],
+)
+def test_bad_settings_are_one_clear_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], table: str
+) -> None:
+    (folder / "pyproject.toml").write_text(table)
+    assert main(["check", "."]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_command_line_wins_over_the_settings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pyproject.toml").write_text('[tool.gradmend]\nselect = ["GM2"]\n')
+    assert len(told(capsys, ".", "--select", "GM101,GM102")[1]) == 1
+
+
+def test_fix_keeps_the_meaning_and_ends_the_finding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "bad.py", "--fix"]) == 0
+    fixed = (folder / "bad.py").read_text()
+    assert fixed == BAD.replace("y += 1", "y = y.clone()\ny += 1")
+    done = subprocess.run([sys.executable, "-c", fixed + "\nassert x.grad.allclose(x.exp())"], check=False)
+    assert done.returncode == 0
+    assert main(["check", "bad.py"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "fixed"),
+    [
+        ("if True: y += 1", "if True: y = y.clone(); y += 1"),
+        ("é = 'é'; y += 1", "é = 'é'; y = y.clone(); y += 1"),
+        ("for _ in range(2):\n\ty += 1", "for _ in range(2):\n\ty = y.clone()\n\ty += 1"),
+    ],
+)
+def test_a_fix_suits_its_line(folder: Path, line: str, fixed: str) -> None:
+    (folder / "bad.py").write_text(BAD.replace("y += 1", line), encoding="utf-8")
+    assert main(["check", "bad.py", "--fix"]) == 0
+    assert (folder / "bad.py").read_text(encoding="utf-8") == BAD.replace("y += 1", fixed)
+
+
+def test_under_no_grad_a_clone_would_cut_the_gradient(folder: Path) -> None:
+    text = BAD.replace("y += 1", "with torch.no_grad():\n    y += 1")
+    (folder / "bad.py").write_text(text)
+    assert main(["check", "bad.py", "--fix"]) == 1
+    assert (folder / "bad.py").read_text() == text
+
+
+def test_diff_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "bad.py", "--diff"]) == 1
+    assert "+y = y.clone()" in capsys.readouterr().out
+    assert (folder / "bad.py").read_text() == BAD
+
+
+def test_an_alias_makes_a_fix_unsafe(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bad.py").write_text(BAD.replace("y += 1", "z = y\ny += 1"))
+    before = (folder / "bad.py").read_text()
+    assert main(["check", "bad.py", "--fix"]) == 1
+    assert (folder / "bad.py").read_text() == before
+
+
+def test_stdin(folder: Path) -> None:
+    run = [sys.executable, "-m", "gradmend", "check", "--output-format", "json", "-"]
+    done = subprocess.run(run, input=BAD, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and json.loads(done.stdout)[0]["line"] == 5
+    done = subprocess.run([*run, "--fix"], input=BAD, capture_output=True, text=True, check=False)
+    assert "y = y.clone()\n" in done.stdout
+
+
+def test_notebook_by_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, tail = BAD.split("y += 1\n")
+    cells = [
+        {"cell_type": "markdown", "source": ["# notes"]},
+        {
+            "cell_type": "code",
+            "source": ["%matplotlib inline\n", "!pip install x\n", *head.splitlines(keepends=True)],
+        },
+        {"cell_type": "code", "source": "%%bash\nls if then"},
+        {"cell_type": "code", "source": ["y += 1\n", tail]},
+    ]
+    (folder / "n.ipynb").write_text(json.dumps({"cells": cells, "nbformat": 4}))
+    _, found = told(capsys, "n.ipynb")
+    assert [(f["cell"], f["line"], f["rule"]) for f in found] == [(4, 1, "GM101")]
+    main(["check", "n.ipynb", "--output-format", "concise"])
+    assert capsys.readouterr().out.startswith("n.ipynb:cell 4:1:1: GM101")
+
+
+def test_the_cache_answers_and_hears_of_changes_in_imports(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.py").unlink()
+    helper, broken = "def bump(y):\n    return y + 1\n", "def bump(y):\n    y += 1\n    return y\n"
+    (folder / "helper.py").write_text(helper)
+    (folder / "main.py").write_text(
+        BAD.replace("import torch", "import torch\nfrom helper import bump").replace("y += 1", "y = bump(y)")
+    )
+    assert told(capsys, ".")[1] == []
+    assert (folder / ".gradmend_cache/check.json").exists()
+    (folder / "helper.py").write_text(broken)
+    assert [(f["file"], f["line"]) for f in told(capsys, ".")[1]] == [("helper.py", 2)]
+    assert [(f["file"], f["line"]) for f in told(capsys, ".")[1]] == [("helper.py", 2)]
+    (folder / ".gradmend_cache/check.json").write_text("{")
+    assert len(told(capsys, ".")[1]) == 1
+
+
+def test_many_files_on_many_cores_give_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i in range(40):
+        (folder / f"m{i}.py").write_text(BAD if i % 4 == 0 else GOOD)
+    one = told(capsys, ".", "--no-cache", "--jobs", "1")
+    two = told(capsys, ".", "--no-cache", "--jobs", "2")
+    assert one == two and len(one[1]) == 11
+
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "libcst", "rich", "numba", "numpy", "yaml"):
+            raise ImportError(f"{name} must not be imported")
+sys.meta_path.insert(0, Block())
+from gradmend.cli.main import main
+sys.exit(main(["check", "--output-format", sys.argv[1], "--no-cache", "bad.py"]))
+"""
+
+
+@pytest.mark.parametrize("how", ["full", "concise", "json", "github", "sarif"])
+def test_it_runs_where_torch_is_not_installed(folder: Path, how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", BLOCKED, how], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "GM101" in done.stdout, done.stderr
