@@ -46,7 +46,7 @@ STDLIB = Path(sysconfig.get_paths()["stdlib"])
 
 
 def test_files_of_the_standard_library() -> None:
-    """Its own tests are the strangest Python there is; one in sixty here, all of them in `make check-corpus`."""
+    """Its own tests are the strangest Python there is; one in sixty of them."""
     files = sorted((STDLIB / "test").glob("test_*.py")) or sorted(STDLIB.glob("*.py"))
     for file in files[7::60]:
         tree = None
