@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import PatternError, SparseError
+from gradmend.sparse.kernels import team
 
 
 def address(t: Tensor, shape: tuple[int, ...], dtype: torch.dtype, stride: int | None = None) -> int:
@@ -82,7 +83,8 @@ def places(name: str, index: Tensor, count: int, bound: int) -> None:
 def csr(crow: Tensor, col: Tensor, cols: int, perm: Tensor | None = None) -> None:
     """A whole pattern, entry by entry."""
     nnz = col.shape[0] if col.dim() == 1 else -1
-    pointers(crow, nnz)
-    places("columns", col, nnz, cols)
-    if perm is not None:
-        places("the permutation", perm, nnz, nnz)
+    with team.torch_alone():
+        pointers(crow, nnz)
+        places("columns", col, nnz, cols)
+        if perm is not None:
+            places("the permutation", perm, nnz, nnz)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,6 +39,20 @@ def _helpers(n: int) -> ThreadPoolExecutor:
     if _pool is None or _pool_size < n:
         _pool, _pool_size = ThreadPoolExecutor(n, thread_name_prefix="gradmend-kernel"), n
     return _pool
+
+
+@contextmanager
+def torch_alone() -> Iterator[None]:
+    """torch's own parallel ops hang in a forked child once OpenMP has run in its parent: here they run on one thread."""
+    threads = torch.get_num_threads()
+    if not _forked or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def threads_for(work: int) -> int:
