@@ -25,11 +25,11 @@ def unseen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatc
     """The installed torch counts as one that nobody has tried, and nothing is remembered."""
     monkeypatch.setattr(trust, "is_tested", lambda version: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    trust.failures.cache_clear()
+    trust._failures.cache_clear()
     trust._say_once.cache_clear()
     yield monkeypatch
     monkeypatch.undo()
-    trust.failures.cache_clear()
+    trust._failures.cache_clear()
     trust._say_once.cache_clear()
 
 
@@ -54,12 +54,12 @@ def test_all_roads_hold_here_and_that_is_remembered(unseen: pytest.MonkeyPatch, 
     assert trust.failures() == {}
     (place,) = tmp_path.rglob("canaries-*.json")
     place.write_text(json.dumps({"ctx": "was remembered"}))
-    trust.failures.cache_clear()
+    trust._failures.cache_clear()
     assert trust.failures() == {"ctx": "was remembered"}
-    for spoilt in ("", "[1]", '{"ctx": 1}'):
+    for spoilt in ("", "[1]", '{"ctx": 1}', '{"nope": "x"}', "[" * 100_000):
         place.write_text(spoilt)
         unseen.setattr(trust, "tried", lambda: ({"views": "tried again"}, False))
-        trust.failures.cache_clear()
+        trust._failures.cache_clear()
         assert trust.failures() == {"views": "tried again"}
 
 
@@ -96,6 +96,32 @@ def test_a_child_that_dies_or_hangs_is_a_road_that_does_not_hold(unseen: pytest.
     unseen.setattr(trust, "_child", lambda roads: ([], "not run: no such file"))
     found, complete = trust.tried()
     assert not complete and set(found) == set(trust.canaries().CANARIES)
+
+
+def test_a_child_with_another_torch_tells_nothing(unseen: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "python"
+    for says in (
+        "true",
+        "echo 5",
+        """echo '["torch", "9.9 x"]'; echo '["ctx", null]'""",
+        r"printf '\377' >&2",
+    ):
+        other.write_text(f"#!/bin/sh\n{says}\n")
+        other.chmod(0o755)
+        unseen.setattr(trust.sys, "executable", str(other))
+        found, complete = trust.tried()
+        assert not complete and set(found) == set(trust.canaries().CANARIES)
+        assert all(why.startswith("not run: a child of") for why in found.values())
+
+
+def test_without_a_home_they_run_and_nothing_is_remembered(
+    unseen: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    unseen.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    unseen.setattr(trust, "tried", lambda: ({}, True))
+    trust._failures.cache_clear()
+    assert trust.failures() == {}
 
 
 def test_what_counts_as_tested() -> None:

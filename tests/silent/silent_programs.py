@@ -400,6 +400,25 @@ def checkpoint_attribute_bound_anew() -> torch.Tensor:
     return x.grad
 
 
+class ScaledLast(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * x) * self.scale
+
+
+@program(T([2.0, 4.0, 6.0]), "GM208", "stopped")
+def checkpoint_last_op_finds_another() -> torch.Tensor:
+    """The recomputation is broken off inside the very op that reads the new tensor."""
+    x, module = leaf(), ScaledLast()
+    y = checkpoint(module, x, use_reentrant=False)
+    module.scale = T([0.5, 0.5, 0.5])
+    y.sum().backward()
+    return x.grad
+
+
 @program(T([8.0, 16.0, 24.0]), "GM208", "stopped")
 def checkpoint_number_changed() -> torch.Tensor:
     x, module = leaf(), Scaled()

@@ -141,16 +141,17 @@ class _Reader(TorchFunctionMode):
         counted = self.before_write(name, which, found, written) if written else []
         # The tap that led here asked before these Saves were made.
         token = hub.LEDGER.before(name, counted) if counted else None
-        out = func(*args, **kwargs)
-        if token is not None:
-            hub.LEDGER.after(token)
-        made = _outputs(out)
-        for place, t in found:
-            if any(t is w for w in written):
-                continue
-            key = _key(t)
-            if key not in made or written:  # else it made a view of it, and read nothing
-                self.read(name, which, place, t)
+        made: set[int] = set()
+        try:
+            out = func(*args, **kwargs)
+            made = _outputs(out)
+        finally:  # a recomputation is broken off at the last tensor it saves, inside that op
+            if token is not None:
+                hub.LEDGER.after(token)
+            for place, t in found:
+                # What it made a view of, it did not read.
+                if not any(t is w for w in written) and (_key(t) not in made or written):
+                    self.read(name, which, place, t)
         self.produced(made, found)
         return out
 

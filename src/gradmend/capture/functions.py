@@ -7,9 +7,12 @@ asks the class for `forward`, then for `setup_context`: it is given ours. Every 
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
-from collections.abc import Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,13 +34,16 @@ _Backward: Any = _function.BackwardCFunction
 _Meta: Any = _function.FunctionMeta
 _plain_look_up = type.__getattribute__
 _compiling = torch.compiler.is_compiling
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _default: Any = torch.Tensor.__torch_function__
+_storage_of = torch._C.TensorBase.untyped_storage
 _disabled = torch._C._disabled_torch_function_impl
 
 
 def _answers(value: Any) -> bool:
-    """A tensor that can be asked. A subclass with a `__torch_function__` of its own may refuse any question."""
-    if not isinstance(value, torch.Tensor):
+    """A tensor that can be asked. A subclass with a `__torch_function__` of its own may refuse any question, and
+    torch.func's are gone when it is done."""
+    if not isinstance(value, torch.Tensor) or _wrapped(value):
         return False
     how: Any = type(value).__torch_function__
     return how is _disabled or getattr(how, "__func__", None) is _default.__func__
@@ -58,7 +64,8 @@ _local = _Local()
 
 def _made(self: Any, *args: Any, **kwargs: Any) -> None:
     """A ctx is born: its class is asked for `forward` next."""
-    _local.ctx = None if saves.current() is None or _compiling() else self
+    idle = not torch.is_grad_enabled() or saves.current() is None or _compiling()
+    _local.ctx = None if idle else self
 
 
 def _look_up(cls: Any, name: str) -> Any:
@@ -105,23 +112,31 @@ def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
     number = ctx._sequence_nr()
     if next_number() - 1 != number:  # its forward made nodes of its own, and saves after them
         ctx.__dict__[_NUMBER] = number
-    keep(ctx, cls, scope, raw_here(2))
-    written = seen.unmarked(ctx.dirty_tensors or ())
+    dirty = ctx.dirty_tensors or ()
+    keep(ctx, cls, scope, raw_here(2), dirty)
+    written = seen.unmarked(dirty)
     if written is not None and scope.policy == "watch" and not plain.active:
         raise _unmarked(cls, written, scope, raw_here(2))
 
 
-def keep(ctx: Any, cls: type, scope: Any, raw: Raw) -> None:
+def keep(ctx: Any, cls: type, scope: Any, raw: Raw, dirty: Sequence[torch.Tensor] = ()) -> None:
     """Enter the tensors that ctx holds by attribute into the ledger; they live as long as ctx does."""
     held = ctx.__dict__
+    marked = {_storage_of(d)._cdata for d in dirty if _answers(d)}
     kept: list[tuple[str, Any, Kept]] | None = None
     for name, value in list(held.items()):
         for place, t in _tensors(value):
             entry = hub.LEDGER.save(t, scope, raw, Kept)
             assert isinstance(entry, Kept)
             entry.attribute, entry.function = name, cls
+            if marked and _storage_of(t)._cdata in marked:
+                entry.version += (
+                    1  # apply() steps the counter of what is marked dirty once more, and writes nothing
+                )
             if kept is None:
                 kept = held[_KEPT] = []
+                # Its own, so that it is asked also when the context was left, and the class's is plain again.
+                held["apply"] = functools.partial(_later, weakref.ref(ctx))
             kept.append((name, place, entry))
 
 
@@ -129,9 +144,9 @@ def _tensors(value: Any) -> Iterator[tuple[Any, torch.Tensor]]:
     """Tensors in an attribute and where in it they are: itself (None), or an item of a list, tuple or dict."""
     if _answers(value):
         yield None, value
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, deque)):
         yield from ((i, v) for i, v in enumerate(value) if _answers(v))
-    elif type(value) is dict:
+    elif isinstance(value, dict):
         yield from ((k, v) for k, v in value.items() if _answers(v))
 
 
@@ -147,6 +162,10 @@ def _unmarked(cls: type, written: Written, scope: Any, raw: Raw) -> BaseExceptio
 
 _plain_backward = _Backward.apply
 _plain_boxed = getattr(_Backward, "apply_boxed", None)
+
+
+def _later(ctx: Callable[[], Any], *args: Any) -> Any:
+    return _guarded(_plain_backward, ctx(), args)
 
 
 def _backward(self: Any, *args: Any) -> Any:
@@ -219,11 +238,13 @@ def _put(ctx: Any, name: str, place: Any, value: torch.Tensor) -> None:
         setattr(ctx, name, value)
         return
     holder = ctx.__dict__[name]
-    items: Any = dict(holder) if isinstance(holder, dict) else list(holder)
-    items[place] = value
     if isinstance(holder, tuple):
-        items = type(holder)(*items) if hasattr(holder, "_fields") else tuple(items)
-    setattr(ctx, name, items)
+        items = [value if i == place else item for i, item in enumerate(holder)]
+        new: Any = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+    else:
+        new = copy.copy(holder)
+        new[place] = value
+    setattr(ctx, name, new)
 
 
 def _refuse_second_order(entry: Kept) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 
 from gradmend.check import noqa, notebooks
+from gradmend.check.alone import is_alone
 from gradmend.check.analysis import analyse
 from gradmend.check.findings import Finding, Place, StaticFix
 from gradmend.check.project import Project, parse
@@ -166,7 +167,9 @@ def _fitted_fix(fix: StaticFix | None, lines: list[str]) -> StaticFix | None:
                 return None
             edit = replace(edit, text=edit.text.partition("\n")[0] + "; ")
         edits.append(edit)
-    return replace(fix, edits=tuple(edits))
+    name = fix.edits[0].text.partition(" = ")[0]
+    safe = fix.safe and is_alone("\n".join(lines), name, fix.edits[0].line)
+    return replace(fix, edits=tuple(edits), safe=safe)
 
 
 def _characters(line: str, column: int) -> int:

@@ -10,7 +10,7 @@ from gradmend.check.findings import Place, StaticFix, TextEdit
 def clone_first(statement: ast.stmt, name: str, place: Place, safe: bool) -> StaticFix | None:
     """`y = y.clone()` on a line of its own before the write: same values, dtype and shape, in memory nobody else sees.
 
-    It is safe where the tensor was made in this function and no other name reaches it.
+    It is safe where the tensor was made in this function and no other name reaches it; `alone.py` has the last word.
     """
     if place.line != statement.lineno:
         return None

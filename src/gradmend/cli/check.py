@@ -157,6 +157,8 @@ def _stdin(args: argparse.Namespace) -> int:
     chosen = settings.load(
         name if args.stdin_filename else os.getcwd(), args.select, args.ignore, args.isolated
     )
+    if sys.stdin is None:
+        raise UsageError("stdin is closed: there is nothing to read for -")
     raw = sys.stdin.buffer.read()
     result = files.check_file(name, raw)
     if result.unreadable:

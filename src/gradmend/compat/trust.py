@@ -12,10 +12,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -25,6 +27,8 @@ from gradmend.errors import GradmendError, GradmendWarning
 _SECONDS = 180  # a child that takes longer hangs
 _INSIDE = "GRADMEND_CANARIES"  # set in the child, which must not ask again
 _TRUSTED = "GRADMEND_TRUST"
+
+_one_at_a_time = threading.Lock()
 
 Failures = dict[str, str]  # road -> why it does not hold
 
@@ -60,16 +64,22 @@ def _trusted() -> set[str]:
     return set(os.environ.get(_TRUSTED, "").replace(",", " ").split())
 
 
-@cache
 def failures() -> Failures:
     """The roads that do not hold, from the last time that this very build was tried, or tried now."""
+    with _one_at_a_time:
+        return _failures()
+
+
+@cache
+def _failures() -> Failures:
     place = _cache_file()
     try:
         known = json.loads(place.read_text())
-        if isinstance(known, dict) and all(isinstance(why, str) for why in known.values()):
+        told = isinstance(known, dict) and all(isinstance(why, str) for why in known.values())
+        if told and set(known) <= set(canaries().CANARIES):
             return known
-    except (OSError, ValueError):
-        pass
+    except (OSError, ValueError, RecursionError):
+        pass  # not there, or not as we left it
     found, complete = tried()
     if complete:
         _remember(place, found)
@@ -88,7 +98,9 @@ def tried() -> tuple[Failures, bool]:
                 found[road] = why
         if left:
             found[left[0]] = how
-            if how.startswith("not run"):
+            if how.startswith(
+                ("not run", "ended its process (-9)")
+            ):  # killed from outside: nothing was learnt
                 return {**found, **dict.fromkeys(left, how)}, False
             del left[0]
     return found, True
@@ -96,10 +108,10 @@ def tried() -> tuple[Failures, bool]:
 
 def _child(roads: list[str]) -> tuple[list[tuple[str, str | None]], str]:
     """What a child says of these roads, as far as it comes, and how it ended."""
-    package = Path(__file__).parents[2]
     environment = {k: v for k, v in os.environ.items() if k != "GRADMEND"}
     environment[_INSIDE] = "1"
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+    # Where this program looks, so that the child finds the same torch.
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     # -P: a folder that happens to be the current one has no say in what is imported.
     code = "from gradmend.compat import trust; trust.in_child()"
     command = [sys.executable or "python3", "-P", "-c", code, *roads]
@@ -109,6 +121,7 @@ def _child(roads: list[str]) -> tuple[list[tuple[str, str | None]], str]:
             env=environment,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_SECONDS,
             stdin=subprocess.DEVNULL,
         )
@@ -117,21 +130,37 @@ def _child(roads: list[str]) -> tuple[list[tuple[str, str | None]], str]:
     except OSError as error:
         return [], f"not run: {error}"
     said: list[tuple[str, str | None]] = []
+    met = ""
     for line in done.stdout.splitlines():
-        try:
-            road, why = json.loads(line)
-        except ValueError:
-            continue  # something that torch printed
-        said.append((road, why))
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    if not said and done.returncode > 0:
-        return [], f"not run: {last}"
+        words = _json(line)
+        if isinstance(words, list) and len(words) == 2 and words[0] == "torch":
+            met = words[1]
+        elif isinstance(words, list) and len(words) == 2 and words[0] in roads and words[0] not in dict(said):
+            said.append((words[0], words[1]))
+    if met != _build():
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        return (
+            [],
+            f"not run: a child of {command[0]} finds {'torch ' + met if met else 'no torch'} {last}".rstrip(),
+        )
     return said, f"ended its process ({done.returncode})"
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None  # something that torch printed
+
+
+def _build() -> str:
+    return f"{torch.__version__} {torch.version.git_version}"
 
 
 def in_child() -> None:
     """Tells of each road that is named on the command line, as soon as it is known."""
     torch.set_num_threads(1)
+    print(json.dumps(["torch", _build()]), flush=True)
     for road in sys.argv[1:]:
         print(json.dumps([road, canaries().failure_of(road)]), flush=True)
 
@@ -162,7 +191,7 @@ def _cache_file() -> Path:
         _own_files(),
     )
     name = hashlib.sha256(repr(build).encode()).hexdigest()[:24]
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base, "gradmend", f"canaries-{name}.json")
 
 
@@ -178,6 +207,9 @@ def _remember(place: Path, found: Failures) -> None:
         handle, name = tempfile.mkstemp(dir=place.parent)
         with os.fdopen(handle, "w") as out:
             json.dump(found, out)
-        os.replace(name, place)
+        try:
+            os.replace(name, place)
+        except OSError:
+            os.unlink(name)
     except OSError:
         pass  # a home that can't be written: they run again next time
