@@ -158,15 +158,24 @@ def test_fix_keeps_the_meaning_and_ends_the_finding(folder: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("line", "fixed"),
     [
-        ("if True: y += 1", "if True: y = y.clone(); y += 1"),
         ("é = 'é'; y += 1", "é = 'é'; y = y.clone(); y += 1"),
-        ("for _ in range(2):\n\ty += 1", "for _ in range(2):\n\ty = y.clone()\n\ty += 1"),
+        ("if True:\n\ty = x.exp()\n\ty += 1", "if True:\n\ty = x.exp()\n\ty = y.clone()\n\ty += 1"),
     ],
 )
 def test_a_fix_suits_its_line(folder: Path, line: str, fixed: str) -> None:
     (folder / "bad.py").write_text(BAD.replace("y += 1", line), encoding="utf-8")
     assert main(["check", "bad.py", "--fix"]) == 0
     assert (folder / "bad.py").read_text(encoding="utf-8") == BAD.replace("y += 1", fixed)
+
+
+def test_a_name_that_may_not_be_alone_is_only_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = BAD.replace("y += 1", "if True: y += 1")
+    (folder / "bad.py").write_text(text)
+    assert main(["check", "bad.py", "--fix"]) == 1
+    assert (folder / "bad.py").read_text() == text
+    capsys.readouterr()
+    main(["check", "bad.py", "--diff"])
+    assert "+if True: y = y.clone(); y += 1" in capsys.readouterr().out
 
 
 def test_under_no_grad_a_clone_would_cut_the_gradient(folder: Path) -> None:
