@@ -20,7 +20,7 @@ runs one. The registry's builds are linked against CUDA; the tests run on the CP
 FLOOR = """
 ## Why not before 2.13
 
-2.10 to 2.12 have all that is needed, and every canary holds there (`gradmend doctor`); their whole suites have not been run, so
+2.10 to 2.12 have all that is needed, and every canary holds on 2.10 (`gradmend doctor`); their whole suites have not been run, so
 the package does not name them. Up to 2.9 it can't work: which of a node's saved tensors backward asks for is found by
 `SavedTensor.data`, which torch has since 2.10. Without it the slots that a backward never reads can't be told from
 those that it reads, and `watch()` would raise on programs that are right, such as BatchNorm in training.
