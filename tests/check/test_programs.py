@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import PROGRAMS
+from check_programs import PROGRAMS
 
 from gradmend import rules
 from gradmend.check.files import check_file

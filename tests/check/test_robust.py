@@ -8,9 +8,9 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from check_programs import PROGRAMS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import PROGRAMS
 
 from gradmend.check.analysis import analyse
 from gradmend.check.files import check_file
