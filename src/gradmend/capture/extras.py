@@ -8,9 +8,8 @@ import torch
 
 from gradmend.capture import arrivals, branches, checkpoints, edits, functions, gradients, plain, stepping
 from gradmend.capture.backwards import BackwardCall, Roots
+from gradmend.capture.steps import identity
 from gradmend.capture.taps import hub
-
-_storage_of = torch._C.TensorBase.untyped_storage
 
 _armed = 0
 watching: set[str] = set()  # holds a word while this is armed
@@ -65,7 +64,4 @@ def after_backward(call: BackwardCall) -> None:
 
 
 def _storages(grads: Any) -> tuple[int, ...]:
-    try:
-        return tuple(_storage_of(g)._cdata for g in grads or () if isinstance(g, torch.Tensor))
-    except RuntimeError:
-        return ()  # sparse, wrapped: no memory of their own
+    return tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))

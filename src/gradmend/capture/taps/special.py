@@ -81,7 +81,7 @@ def _data_property() -> property:
             edits.swapped(edited)
         hub.told(".data =", (self,), "metadata")
 
-    return property(get, set_)
+    return property(get, set_, slot.__delete__)
 
 
 def _part_property(part: str) -> property:
@@ -102,7 +102,9 @@ def _part_property(part: str) -> property:
             if pending is not None:
                 hub.after(pending)
 
-    return property(get, set_)
+    return property(
+        get, set_
+    )  # `del x.real` ends the process in plain torch 2.13: here it is an AttributeError
 
 
 def _detaching(original: Func) -> Func:
