@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import gradmend
-from gradmend.capture.hooks import arming, backward_calls, optimizer_steps, saved_tensors
+from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
+from gradmend.capture.ledger import scopes
 from gradmend.capture.taps import switch
 from gradmend.story.failures import diagnosing
 
@@ -145,7 +146,7 @@ def test_an_exception_in_the_middle_leaves_nothing_behind():
     with pytest.raises(ZeroDivisionError), gradmend.watch():
         torch.ones(3, requires_grad=True).exp()
         raise ZeroDivisionError
-    assert not switch.armed() and saved_tensors.current() is None
+    assert not switch.armed() and scopes.current() is None
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
 
 

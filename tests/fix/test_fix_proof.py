@@ -172,11 +172,10 @@ def test_printed_numbers_compare_to_rounding() -> None:
 
 def test_a_healed_run_that_fails_is_told(plan: Callable[[str], Plan]) -> None:
     source = (
-        HEAD
-        + "import gradmend\nif gradmend.capture.hooks.saved_tensors.current():\n    raise ValueError('odd')\n"
+        HEAD + "import gradmend\nif gradmend.capture.ledger.scopes.current():\n    raise ValueError('odd')\n"
     )
     found = plan(
-        source.replace("import gradmend\n", "import gradmend.capture.hooks.saved_tensors\n")
+        source.replace("import gradmend\n", "import gradmend.capture.ledger.scopes\n")
         + "(x @ w).sum().backward()\n"
     )
     assert found.status == "stuck" and "the healed run ends otherwise: ValueError: odd" in found.message

@@ -18,7 +18,6 @@ import torch.autograd.graph as graph
 
 from gradmend.api.watching import Watching
 from gradmend.capture.graph.nodes import edges
-from gradmend.capture.ledger import plain
 from gradmend.capture.sites import raw_here, resolve
 from gradmend.errors import ConflictError, attached
 from gradmend.model import Conflict, Frame, Session
@@ -108,7 +107,7 @@ class Audit:
         if self.verdict.calls >= self.limit:
             if self.told is not None:
                 self.told(self.verdict)
-            self._off = plain.as_pytorch()  # from here on the program is on its own
+            self._off = self._watching.scope.as_pytorch()  # from here on the program is on its own
             self._off.__enter__()
 
     def _both(
@@ -130,7 +129,7 @@ class Audit:
         hooks = [_catch(t, i, got) for i, t in enumerate(targets) if kwargs.get("accumulate_grad")]
         random = torch.get_rng_state()
         try:
-            with plain.as_pytorch():
+            with self._watching.scope.as_pytorch():
                 result = engine(outputs, grads, True, create, inputs, *rest, **kwargs)
         except BaseException as error:
             self.verdict.unable.append(

@@ -9,8 +9,8 @@ from typing import Any
 
 from gradmend.api import installing
 from gradmend.capture.hooks import arming, saved_tensors
-from gradmend.capture.ledger.judging import Tallies, Tally
-from gradmend.capture.ledger.ledger import Finding, Policy, Scope
+from gradmend.capture.ledger.judging import Finding
+from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.budget import parse
@@ -121,6 +121,11 @@ class Watching(ContextDecorator):
         self._budget = budget
         self._paranoid = paranoid
         self._open: list[tuple[Scope, Teller]] = []
+
+    @property
+    def scope(self) -> Scope:
+        """The innermost that is open."""
+        return self._open[-1][0]
 
     def __enter__(self) -> Session:
         trust.require(self._policy)

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradmend.capture.edits.edit import Edit, Key
 from gradmend.capture.graph import nodes
-from gradmend.capture.ledger import fields
+from gradmend.capture.ledger import fields, scopes
 from gradmend.capture.ledger.entries import Written, next_number
 from gradmend.capture.memory.layouts import Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
@@ -192,9 +192,8 @@ def before(
                 if isinstance(args[0], (int, float, complex)):
                     continue  # a constant added: the derivative is what it was
                 shift = tuple(args[0].shape)
-            from gradmend.capture.hooks import saved_tensors
 
-            scope = saved_tensors.current()
+            scope = scopes.current()
             if (
                 scope is None or t.is_nested
             ):  # rows of their own lengths: nothing to compare element by element
@@ -270,9 +269,8 @@ def _enter(anchor: _Anchor, edit: Edit) -> None:
 
 def handed_out(t: torch.Tensor, raw: Raw) -> None:
     """`t.numpy()` of a tensor that shares memory with one inside a graph: writes to it leave no trace."""
-    from gradmend.capture.hooks import saved_tensors
 
-    scope = saved_tensors.current()
+    scope = scopes.current()
     if not state.on or scope is None:
         return
     try:
@@ -320,9 +318,8 @@ def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
     """`t.data = new`: afterwards `t` is other memory with the same history."""
     if not state.on or t.is_leaf:
         return None
-    from gradmend.capture.hooks import saved_tensors
 
-    scope = saved_tensors.current()
+    scope = scopes.current()
     if scope is None:
         return None
     return [Watched(t, None, t, _detach(t), op, raw_here(3), scope)]

@@ -10,7 +10,7 @@ from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph import branches
 from gradmend.capture.hooks import checkpoints, custom_functions, gradients, optimizer_steps
 from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
-from gradmend.capture.ledger import plain
+from gradmend.capture.ledger import scopes
 from gradmend.capture.taps import hub
 
 _storage_of = torch._C.TensorBase.untyped_storage
@@ -53,7 +53,8 @@ def disarm() -> None:
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
     branches.roots[call.tick] = roots
     call.seeds = _storages(grads)
-    if not plain.active and live_edits.pending():
+    scope = scopes.current()
+    if not (scope is not None and scope.plain) and live_edits.pending():
         put_on = arrivals.watch(roots)
         if put_on:
             hooks[call.tick] = put_on

@@ -18,7 +18,7 @@ import torch.utils.checkpoint as _checkpoint
 from torch.overrides import TorchFunctionMode
 
 from gradmend.capture.hooks import backward_calls, saved_tensors
-from gradmend.capture.ledger import plain
+from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.undo import same_bytes
@@ -323,7 +323,7 @@ def _running(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 def _second(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
     def again(*args: Any, **kwargs: Any) -> Any:
-        if plain.active:
+        if region.scope.plain:
             return function(*args, **kwargs)
         region.check()
         raw = backward_calls.where(2)
@@ -334,7 +334,7 @@ def _second(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _generator(fn: Any, *args: Any, **kwargs: Any) -> Generator[None, None, None]:
-    scope = saved_tensors.current()
+    scope = scopes.current()
     if scope is None or _compiling() or not torch.is_grad_enabled():
         yield from compat.generator(fn, *args, **kwargs)
         return
@@ -360,7 +360,7 @@ _forward_slot = vars(_Function)["forward"]  # the staticmethod itself, to put ba
 
 
 def _forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:
-    scope = saved_tensors.current()
+    scope = scopes.current()
     if scope is None or _compiling():
         return _plain_forward(ctx, run_function, preserve_rng_state, *args)
     region = Region(scope, raw_here(2), [a for a in args if isinstance(a, torch.Tensor)])

@@ -19,9 +19,9 @@ import torch
 from torch.autograd import function as _function
 
 from gradmend.capture.edits.arrivals import saves_of
-from gradmend.capture.hooks import backward_calls, gradients, saved_tensors
+from gradmend.capture.hooks import backward_calls, gradients
 from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
-from gradmend.capture.ledger import plain
+from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Written, next_number
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Kept
@@ -65,7 +65,7 @@ _local = _Local()
 
 def _made(self: Any, *args: Any, **kwargs: Any) -> None:
     """A ctx is born: its class is asked for `forward` next."""
-    idle = not torch.is_grad_enabled() or saved_tensors.current() is None or _compiling()
+    idle = not torch.is_grad_enabled() or scopes.current() is None or _compiling()
     _local.ctx = None if idle else self
 
 
@@ -107,7 +107,7 @@ def _setup(setup: Any, cls: Any, ctx: Any, seen: Inside, *args: Any) -> Any:
 
 
 def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
-    scope = saved_tensors.current()
+    scope = scopes.current()
     if scope is None:
         return
     number = ctx._sequence_nr()
@@ -116,7 +116,7 @@ def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
     dirty = ctx.dirty_tensors or ()
     keep(ctx, cls, scope, raw_here(2), dirty)
     written = seen.unmarked(dirty)
-    if written is not None and scope.policy == "watch" and not plain.active:
+    if written is not None and scope.policy == "watch":
         raise _unmarked(cls, written, scope, raw_here(2))
 
 
@@ -192,7 +192,7 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     backward_calls.visit(ctx._sequence_nr(), kept[0][2].raw)
     for name, place, entry in kept:
         value = hub.LEDGER.ask(entry)
-        if plain.active or (value is entry.handle and not entry.swaps):
+        if entry.scope.plain or (value is entry.handle and not entry.swaps):
             continue
         _refuse_second_order(entry)
         old.setdefault(name, ctx.__dict__.get(name))

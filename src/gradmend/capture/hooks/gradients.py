@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch._C import TensorBase as _Base
 
-from gradmend.capture.hooks import backward_calls, saved_tensors
-from gradmend.capture.ledger import plain
+from gradmend.capture.hooks import backward_calls
+from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Written
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.version_steps import Steps, key_of
@@ -81,7 +81,7 @@ class _Seen:
 def _harm(who: str, written: Written, healed: bool) -> None:
     from gradmend.capture.graph import branches
 
-    scope = saved_tensors.current()
+    scope = scopes.current()
     if scope is None:
         return
     name, made = branches.sibling()
@@ -108,10 +108,11 @@ def _run(
         for kind, g in grads:
             _measuring[kind] = _count(g)
         return call(given), given
-    shared = [] if plain.active else [g for kind, g in grads if _holders(kind, g) > 0]
+    scope = scopes.current()
+    unheard = scope is not None and scope.plain
+    shared = [] if unheard else [g for kind, g in grads if _holders(kind, g) > 0]
     if not shared:
         return call(given), given
-    scope = saved_tensors.current()
     if scope is not None and scope.policy == "heal":
         given = [_Base.clone(g) if any(g is s for s in shared) else g for g in given]
         shared = [g for g in given if isinstance(g, torch.Tensor)]

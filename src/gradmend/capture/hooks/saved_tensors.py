@@ -16,10 +16,11 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gradmend.capture.graph import engine_threads
 from gradmend.capture.hooks import backward_calls, optimizer_steps
-from gradmend.capture.ledger import escapes
+from gradmend.capture.ledger import escapes, scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
 from gradmend.capture.ledger.entries import next_number
-from gradmend.capture.ledger.ledger import Entry, Scope
+from gradmend.capture.ledger.ledger import Entry
+from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.native.loading import compiled
 from gradmend.capture.sites import Raw
 from gradmend.capture.taps.hub import LEDGER
@@ -31,7 +32,6 @@ _asleep = optimizer_steps.asleep
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.scopes: list[Scope] = []
         self.pushed = False
         self.aside = 0
 
@@ -39,25 +39,13 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def _scopes() -> list[Scope]:
-    """Of this thread, or of the one whose backward it runs."""
-    if not _local.scopes and (lender := engine_threads.lender()) is not None:
-        return lender.scopes
-    return _local.scopes
-
-
-def current() -> Scope | None:
-    scopes = _scopes()
-    return scopes[-1] if scopes else None
-
-
 def _pack(t: torch.Tensor) -> Any:
-    scopes = _scopes()
-    if not scopes:
+    opened = scopes.opened()
+    if not opened:
         return t.detach()
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         optimizer_steps.wake()
-    return _save(t, scopes[-1], backward_calls.where(2))
+    return _save(t, opened[-1], backward_calls.where(2))
 
 
 def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Entry | Pieces:
@@ -78,7 +66,7 @@ if compiled is not None:
         Entry,
         _Tensor,
         LEDGER,
-        _local,
+        scopes.local,
         _asleep,
         escapes.known,
         backward_calls.running,
@@ -131,7 +119,7 @@ def _compose(
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def outer_pack(t: torch.Tensor) -> Any:
         made = pack(t)
-        scope = current()
+        scope = scopes.current()
         if scope is None:
             return _Packed(made)
         raw = backward_calls.where(2)
@@ -179,14 +167,14 @@ def _enter(self: saved_tensors_hooks) -> None:
 
 def _are_on() -> bool:
     """Whether ours are on in this thread: the engine's threads get the hooks of those for whom they work."""
-    return _local.pushed or (not _local.aside and not _local.scopes and bool(_scopes()))
+    return _local.pushed or (not _local.aside and not scopes.local.scopes and bool(scopes.opened()))
 
 
 def _push() -> None:
     """Ours on top. Hooks that were on before us go on working below: we must change nothing."""
     outer = _C._top_saved_tensors_default_hooks(False)
     _C._push_saved_tensors_default_hooks(*(_compose(*outer) if outer else _hooks))
-    _local.pushed = bool(_local.scopes)
+    _local.pushed = bool(scopes.local.scopes)
 
 
 # ------------------------------------------------------------------ torch.func
@@ -215,7 +203,7 @@ def _enable() -> None:
     _plain_enable()
     if _local.aside:
         _local.aside = 0
-        if _scopes():
+        if scopes.opened():
             _push()
 
 
@@ -242,9 +230,9 @@ def disarm() -> None:
 
 
 def open_scope(scope: Scope) -> None:
-    if not _local.scopes:
-        engine_threads.lend(_local.scopes)
-    _local.scopes.append(scope)
+    if not scopes.local.scopes:
+        engine_threads.lend(scopes.local.scopes)
+    scopes.local.scopes.append(scope)
     if not _C._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         _local.aside = 1  # inside torch.func nobody may enter hooks: PyTorch's own check stays on there
     if not _local.pushed and not _local.aside:
@@ -252,9 +240,9 @@ def open_scope(scope: Scope) -> None:
 
 
 def close_scope(scope: Scope) -> None:
-    if scope in _local.scopes:
-        _local.scopes.remove(scope)
-    if not _local.scopes:
+    if scope in scopes.local.scopes:
+        scopes.local.scopes.remove(scope)
+    if not scopes.local.scopes:
         _local.aside = 0
         if _local.pushed:
             _C._pop_saved_tensors_default_hooks()

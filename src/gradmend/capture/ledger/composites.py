@@ -17,8 +17,8 @@ from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw
 
 if TYPE_CHECKING:
-    from gradmend.capture.ledger.judging import Scope
     from gradmend.capture.ledger.ledger import Ledger
+    from gradmend.capture.ledger.scopes import Scope
 
 _Base: Any = torch._C.TensorBase  # the names on torch.Tensor may be tapped
 _rows = _Base.crow_indices, _Base.col_indices

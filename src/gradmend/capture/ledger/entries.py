@@ -15,7 +15,8 @@ from gradmend.capture.native.loading import compiled
 from gradmend.capture.sites import Raw
 
 if TYPE_CHECKING:
-    from gradmend.capture.ledger.ledger import Ledger, Scope
+    from gradmend.capture.ledger.ledger import Ledger
+    from gradmend.capture.ledger.scopes import Scope
 
 # A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
 _MOST_WRITES = 8192

@@ -15,7 +15,7 @@ from gradmend.capture.native.loading import compiled
 
 if TYPE_CHECKING:
     from gradmend.capture.edits import edit, live_edits
-    from gradmend.capture.ledger import entries, judging, ledger
+    from gradmend.capture.ledger import entries, ledger, scopes
     from gradmend.capture.ledger.rolls import Roll
     from gradmend.capture.memory import layouts, undo
     from gradmend.capture.sites import Raw
@@ -75,7 +75,7 @@ if TYPE_CHECKING or compiled is None:
         version: int
         tick: int
         raw: Raw
-        scope: judging.Scope
+        scope: scopes.Scope
         number: int = 0  # of the newest node when it was made
         timeline: entries.Timeline | None = None
         layout: layouts.Layout | None = None

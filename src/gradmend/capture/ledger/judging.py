@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +13,7 @@ from gradmend.capture.hooks import backward_calls
 from gradmend.capture.ledger import escapes
 from gradmend.capture.ledger.composites import Pieces
 from gradmend.capture.ledger.entries import Entry, Written
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.scopes import Tallies
 from gradmend.capture.memory.layouts import layout_of, overlap, physical
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.native.loading import compiled
@@ -23,35 +22,11 @@ from gradmend.capture.sites import Raw
 if TYPE_CHECKING:
     from gradmend.capture.ledger.ledger import Ledger
 
-Policy = Literal["watch", "heal"]
-Tally = list[int]  # of a conflict: its place in the Session, how often it came, bytes kept
-Tallies = dict[tuple[Raw, Raw], Tally]  # by the lines of the Save and of the Write
 Cause = Literal["write", "swap", "foreign", "unknown"]
 
 _detach = torch._C.TensorBase.detach
 _storage_of = torch._C.TensorBase.untyped_storage
 _MOST_REPLAYED = 32
-
-
-class Scope:
-    """One watch() or heal(): its policy, and where findings go."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        tell: Callable[[Finding | Fault], BaseException | None],
-        budget: int | None = None,
-        paranoid: bool = False,
-        healed: Tallies | None = None,
-        spared: Tallies | None = None,
-    ) -> None:
-        self.policy = policy
-        self.tell = tell
-        # Those that are healed already, and those that PyTorch refuses and that are right; None: tell each.
-        self.healed = healed
-        self.spared = spared
-        self.budget = budget
-        self.paranoid = paranoid
 
 
 def counted(tallies: Tallies | None, entry: Entry, written: Written | None) -> bool:
@@ -155,6 +130,8 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
     """The value that backward shall have, or the exception that the policy raises."""
     handle = entry.handle
     scope = entry.scope
+    if scope.plain:
+        return _as_pytorch(entry)
     known = bool(scope.healed) and entry.print is None and not entry.uncredited()
     if known:
         record = ledger.exact(entry)
@@ -194,6 +171,20 @@ def judge(ledger: Ledger, entry: Entry, packed: object = None) -> torch.Tensor:
     if error is not None:
         raise error
     return handle if value is None or not changed else value
+
+
+def _as_pytorch(entry: Entry) -> torch.Tensor:
+    """What PyTorch would hand to backward, and its own refusal where the counter moved."""
+    original = entry.original() if entry.original else None
+    if entry.moved() and not entry.unchecked:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{entry.handle.type()} {list(entry.handle.shape)}] is at version {entry.handle._version}; "
+            f"expected version {entry.version} instead"
+        )
+    if entry.swaps:
+        return entry.swaps[-1][1] if original is None else original.detach()
+    return entry.handle
 
 
 def _shrunk(entry: Entry) -> bool:

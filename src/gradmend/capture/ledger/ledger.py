@@ -18,9 +18,10 @@ import torch
 from gradmend.capture.ledger import escapes, fields
 from gradmend.capture.ledger.composites import parts_of
 from gradmend.capture.ledger.entries import Entry, Timeline, Written, next_number
-from gradmend.capture.ledger.judging import Finding, Policy, Scope, judge
+from gradmend.capture.ledger.judging import Finding, judge
 from gradmend.capture.ledger.keeping import keep
 from gradmend.capture.ledger.rolls import Roll
+from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.memory.layouts import PLAIN, layout_of
 from gradmend.capture.memory.undo import Elements, Record, UndoLog
 from gradmend.capture.native.loading import compiled
@@ -394,4 +395,4 @@ if compiled is not None:
     )
 
 
-__all__ = ["Elements", "Entry", "Finding", "Ledger", "Policy", "Scope", "UndoLog", "Written"]
+__all__ = ["Elements", "Entry", "Finding", "Ledger", "UndoLog", "Written"]
