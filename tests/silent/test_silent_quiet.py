@@ -385,14 +385,14 @@ def test_a_failing_region_leaves_nothing_behind() -> None:
 
 
 def test_an_edit_dies_with_its_graph() -> None:
-    from gradmend.capture import edits
+    from gradmend.capture.edits import live_edits
 
     with gradmend.watch():
         h = T([1.0], requires_grad=True) * 2
         h.data.zero_()
-        assert len(edits.live()) == 1
+        assert len(live_edits.live()) == 1
         del h
-        assert edits.live() == []
+        assert live_edits.live() == []
 
 
 def test_a_healed_hook_is_told_once_with_its_count() -> None:
