@@ -224,6 +224,15 @@ class Session:
     def __iter__(self) -> Iterator[Conflict]:
         return iter(self.conflicts)
 
+    def __str__(self) -> str:
+        """What happened, a line for each conflict; `gradmend report` and the exceptions tell it at length."""
+        lines = [f"{self.outcome}: {len(self.conflicts)} conflict{'' if len(self.conflicts) == 1 else 's'}"]
+        for c in self.conflicts:
+            times = f" ({c.times} times)" if c.times > 1 else ""
+            where = f" {c.culprits[0].file}:{c.culprits[0].line}" if c.culprits else ""
+            lines.append(f"  {c.rule}{where}: {c.message}{times}")
+        return "\n".join(lines)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,

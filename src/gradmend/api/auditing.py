@@ -65,7 +65,7 @@ class Audit:
         self.limit = calls
         self.told = told
         self.verdict = Verdict()
-        self._watching = Watching("heal", paranoid=paranoid)
+        self._watching = Watching("heal", paranoid=paranoid, aloud=False)
         self._inside = False
         self._inner: list[tuple[Any, Any]] = []
         self._off: Any = None

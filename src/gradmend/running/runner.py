@@ -31,6 +31,7 @@ class Options:
     html: str | None = None
     paranoid: bool = False
     budget: int | None = None
+    retain: bool = False
 
 
 def run_program(options: Options) -> int:
@@ -38,7 +39,9 @@ def run_program(options: Options) -> int:
     go = (launch.module if options.module else launch.script)(options.target, options.args)
     from gradmend.api.watching import Watching
 
-    watching = Watching("heal" if options.heal else "watch", options.budget, options.paranoid)
+    watching = Watching(
+        "heal" if options.heal else "watch", options.budget, options.paranoid, options.retain, aloud=False
+    )
     owner = os.getpid()
     session = watching.__enter__()
 

@@ -8,7 +8,7 @@ import torch
 
 from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph import branches
-from gradmend.capture.hooks import checkpoints, custom_functions, gradients, optimizer_steps
+from gradmend.capture.hooks import checkpoints, custom_functions, gradients, optimizer_steps, retaining
 from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.version_steps import identity
@@ -60,8 +60,9 @@ def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
 
 
 def after_backward(call: BackwardCall) -> None:
-    if branches.roots:
-        branches.roots.pop(call.tick, None)
+    roots = branches.roots.pop(call.tick, None)
+    if roots is not None:
+        retaining.look(call, roots)
     if hooks:
         for hook in hooks.pop(call.tick, ()):
             hook.remove()
