@@ -9,16 +9,19 @@
 
 from gradmend.sparse import api as _api
 from gradmend.sparse.errors import DenseResultError, PatternError, SparseError
-from gradmend.sparse.functions.diagonal import diag_of, eye
-from gradmend.sparse.functions.join import batch, block_diag
-from gradmend.sparse.functions.matmul import sddmm_at as sddmm
-from gradmend.sparse.functions.solve import cg, solve_triangular, spsolve
 from gradmend.sparse.generate import band, full
+from gradmend.sparse.ops.products.sampled import sddmm_at as sddmm
+from gradmend.sparse.ops.products.solve import cg, solve_triangular, spsolve
+from gradmend.sparse.ops.structure.diagonal import diag_of, eye
+from gradmend.sparse.ops.structure.join import batch, block_diag
 from gradmend.sparse.patch import patch
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
 _api.attach()
+
+# Reachable after `import gradmend.sparse`; they build on what is above.
+from gradmend.sparse import nn, optim  # noqa: E402
 
 __all__ = [
     "DenseResultError",
@@ -33,6 +36,8 @@ __all__ = [
     "diag_of",
     "eye",
     "full",
+    "nn",
+    "optim",
     "patch",
     "sddmm",
     "solve_triangular",
