@@ -8,15 +8,27 @@
 """
 
 from gradmend.sparse import api as _api
+from gradmend.sparse import generate as _generate
+from gradmend.sparse.boundary import guarded as _guarded
 from gradmend.sparse.errors import DenseResultError, PatternError, SparseError
-from gradmend.sparse.generate import band, full
-from gradmend.sparse.ops.products.sampled import sddmm_at as sddmm
-from gradmend.sparse.ops.products.solve import cg, solve_triangular, spsolve
-from gradmend.sparse.ops.structure.diagonal import diag_of, eye
-from gradmend.sparse.ops.structure.join import batch, block_diag
+from gradmend.sparse.ops.products import sampled as _sampled
+from gradmend.sparse.ops.products import solve as _solve
+from gradmend.sparse.ops.structure import diagonal as _diagonal
+from gradmend.sparse.ops.structure import join as _join
 from gradmend.sparse.patch import patch
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
+
+band = _guarded("band", _generate.band)
+batch = _guarded("batch", _join.batch)
+block_diag = _guarded("block_diag", _join.block_diag)
+cg = _guarded("cg", _solve.cg)
+diag_of = _guarded("diag_of", _diagonal.diag_of)
+eye = _guarded("eye", _diagonal.eye)
+full = _guarded("full", _generate.full)
+sddmm = _guarded("sddmm", _sampled.sddmm)
+solve_triangular = _guarded("solve_triangular", _solve.solve_triangular)
+spsolve = _guarded("spsolve", _solve.spsolve)
 
 _api.attach()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gradmend.sparse import dynamo, tree
+from gradmend.sparse.boundary import guarded
 from gradmend.sparse.dispatch import METHODS, Op
 from gradmend.sparse.interop import compressed, coo, graph, layouts, scipy
 from gradmend.sparse.interop import dense as from_dense
@@ -41,9 +42,9 @@ CONSTRUCTORS: dict[str, Op] = {
 def attach() -> None:
     for name, op in METHODS.items():
         if name not in SparseTensor.__dict__ or name in ("__eq__", "__ne__"):
-            setattr(SparseTensor, name, op)
+            setattr(SparseTensor, name, guarded(f"S.{name}", op))
     for name, make in CONSTRUCTORS.items():
-        setattr(SparseTensor, name, staticmethod(make))
+        setattr(SparseTensor, name, staticmethod(guarded(f"SparseTensor.{name}", make)))
     # For torch.load(weights_only=True): what these make of a file they check.
     torch.serialization.add_safe_globals([SparseTensor, Pattern, load, _restore])
     dynamo.install()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.autograd.place import put
-from gradmend.sparse.errors import SparseError, dense_result
+from gradmend.sparse.errors import ArgumentError, SparseError, dense_result
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor, make
@@ -34,9 +34,31 @@ def wrap(S: SparseTensor, dim: int) -> int:
 def whole(n: Any) -> int:
     """A number of a dimension, as torch takes it: an int, or a tensor that is one."""
     try:
+        if isinstance(n, Tensor) and n.dim():
+            raise TypeError
         return operator.index(n)
     except TypeError as error:
-        raise SparseError(f"a dimension is a whole number, not {n!r}.") from error
+        raise ArgumentError(f"a dimension is a whole number, not {n!r}.") from error
+
+
+def number(name: str, n: Any) -> int:
+    """A whole number that an operation is told: an offset, a diagonal."""
+    try:
+        return whole(n)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name} is a whole number, not {n!r}.") from error
+
+
+def flag(name: str, on: Any) -> None:
+    if not isinstance(on, bool):
+        raise ArgumentError(f"{name} is True or False, not {on!r}.")
+
+
+def no_more(name: str, more: dict[str, Any]) -> None:
+    """Options that torch has and a sparse result can't follow, such as `out`: None says nothing."""
+    for option, value in more.items():
+        if value is not None:
+            raise ArgumentError(f"{name} of a sparse tensor takes no {option}=.")
 
 
 def as_dims(S: SparseTensor, dim: Any) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import Op, implements
+from gradmend.sparse.errors import ArgumentError
 from gradmend.sparse.tensor import SparseTensor, make
 
 
@@ -51,6 +52,8 @@ for _name in (
 
 @implements("type")
 def type_(S: SparseTensor, dtype: torch.dtype) -> SparseTensor:
+    if not isinstance(dtype, torch.dtype):
+        raise ArgumentError(f"type takes a dtype, not {dtype!r}.")
     return to(S, dtype)
 
 
@@ -93,7 +96,7 @@ def coalesce(S: SparseTensor) -> SparseTensor:
 @implements("item")
 def item(S: SparseTensor) -> Any:
     if S.numel() != 1:
-        raise ValueError(f"item() needs a tensor with one entry, not {S.numel()}.")
+        raise ArgumentError(f"item() needs a tensor with one entry, not {S.numel()}.")
     return S.sum().item()
 
 

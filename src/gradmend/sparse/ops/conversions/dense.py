@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gradmend.sparse.autograd.place import in_place_is_fine, put
 from gradmend.sparse.dispatch import implements
+from gradmend.sparse.errors import ArgumentError
 from gradmend.sparse.tensor import SparseTensor
 
 
 @implements("to_dense")
-def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -> Tensor:
+def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:
+    """Values have the gradient of their place, whatever `masked_grad` says, which is torch's own sparse tensors'."""
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise ArgumentError(f"to_dense takes a dtype, not {dtype!r}.")
     if S.batch_dims == 0 and dtype is None:
         values = S._values
         if values.dim() == 1 and in_place_is_fine():  # the shortest way, for small ones

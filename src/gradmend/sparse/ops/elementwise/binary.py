@@ -37,6 +37,10 @@ def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
 
 @implements("sub", "subtract", "__sub__", also=(torch.Tensor.__sub__,))
 def sub(a: Any, b: Any, *, alpha: Any = 1) -> Any:
+    if any(getattr(x, "dtype", None) is torch.bool for x in (a, b)):
+        raise SparseError(
+            "booleans can't be subtracted: use ^ or logical_xor, or convert one with .to(dtype)."
+        )
     if is_number(a) and not (not isinstance(a, Tensor) and a == 0):
         raise dense_result("x - S", "every zero becomes x")
     if is_number(a):

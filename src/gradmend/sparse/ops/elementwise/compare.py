@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import Op, implements
-from gradmend.sparse.errors import dense_result
+from gradmend.sparse.errors import SparseError, dense_result
 from gradmend.sparse.helpers.gather import at_entries, is_number
 from gradmend.sparse.ops.elementwise.binary import add, align, on_union
 from gradmend.sparse.setops import find
@@ -18,8 +18,6 @@ from gradmend.sparse.tensor import SparseTensor
 
 def _comparison(name: str, f: Any, at_zero: Any) -> Op:
     def op(a: Any, b: Any) -> Any:
-        if b is None or isinstance(b, str):
-            return NotImplemented
         if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
             if at_zero(0, 0):
                 raise dense_result(f"S {name} S", f"0 {name} 0 is True")
@@ -35,6 +33,15 @@ def _comparison(name: str, f: Any, at_zero: Any) -> Op:
     return op
 
 
+def _operator(compare: Op) -> Op:
+    """As Python's operator: None and words are nobody's equals."""
+
+    def op(a: Any, b: Any) -> Any:
+        return NotImplemented if b is None or isinstance(b, str) else compare(a, b)
+
+    return op
+
+
 for _name, _sign, _f, _at in (
     ("ne", "!=", torch.ne, operator.ne),
     ("eq", "==", torch.eq, operator.eq),
@@ -43,15 +50,25 @@ for _name, _sign, _f, _at in (
     ("ge", ">=", torch.ge, operator.ge),
     ("le", "<=", torch.le, operator.le),
 ):
-    _dunder = f"__{_name}__"
-    implements(_name, _dunder, also=(getattr(torch.Tensor, _dunder),))(_comparison(_sign, _f, _at))
+    _dunder, _op = f"__{_name}__", _comparison(_sign, _f, _at)
+    implements(_name)(_op)
+    implements(_dunder, also=(getattr(torch.Tensor, _dunder),))(_operator(_op))
 
 
-@implements("where")
+@implements("where", also=(torch.Tensor.where,))
+def chosen(S: Any, condition: Any, other: Any) -> Any:
+    """The method: S where the condition holds, else other."""
+    return where(condition, S, other)
+
+
+@implements(also=(torch.where,))
 def where(condition: Any, a: Any = None, b: Any = None) -> Any:
     """Three arguments: a where the condition holds, else b. One: the places of the true (non-zero) entries."""
     if a is None and b is None:
         return nonzero(condition, as_tuple=True)
+    if getattr(condition, "dtype", None) is not torch.bool:
+        got = getattr(condition, "dtype", type(condition).__name__)
+        raise SparseError(f"where takes a boolean condition, such as S != 0, not {got}.")
     if is_number(b) and not isinstance(b, Tensor) and b == 0:
         return _where_true(condition, a)
     if not isinstance(b, SparseTensor):

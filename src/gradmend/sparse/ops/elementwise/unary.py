@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gradmend.sparse.dispatch import Op, implements
-from gradmend.sparse.errors import dense_result
+from gradmend.sparse.errors import SparseError, dense_result
+from gradmend.sparse.helpers.dims import flag, no_more
 from gradmend.sparse.tensor import SparseTensor, make
 
 # f(0) = 0, whatever the other arguments are.
@@ -56,7 +57,6 @@ DENSE_AT_ZERO = {
     "full_like": "one number everywhere",
     "rand_like": "random numbers everywhere",
     "randn_like": "random numbers everywhere",
-    "softmax2d": "exp(0) = 1",
     "alpha_dropout": "dropped entries become a negative number",
 }
 
@@ -65,9 +65,10 @@ def _on_values(name: str, f: Any) -> Op:
     at = _place_of_inplace(f)
 
     def op(S: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
-        kwargs.pop("inplace", None)
-        kwargs.pop("out", None)
+        no_more(name, {"out": kwargs.pop("out", None)})
+        flag("inplace", kwargs.pop("inplace", False))
         if at is not None and len(args) > at:  # given by its place: the user's values are never written to
+            flag("inplace", args[at])
             args = (*args[:at], False, *args[at + 1 :])
         return S.like(f(S.values(), *args, **kwargs))
 
@@ -133,6 +134,8 @@ def clamp_max(S: SparseTensor, max: Any) -> SparseTensor:
 def hardtanh(
     S: SparseTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> SparseTensor:
+    if min_val is None or max_val is None:
+        raise SparseError("hardtanh takes two numbers.")
     return clamp(S, min_val, max_val)
 
 
@@ -149,15 +152,32 @@ def nan_to_num(S: SparseTensor, nan: float | None = None, **bounds: Any) -> Spar
 
 
 @implements("zeros_like")
-def zeros_like(S: SparseTensor, dtype: torch.dtype | None = None, **unused: Any) -> SparseTensor:
+def zeros_like(
+    S: SparseTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **more: Any,
+) -> SparseTensor:
     """The same pattern, all values zero."""
-    return S.like(torch.zeros_like(S.values(), dtype=dtype))
+    more.pop("memory_format", None)
+    no_more("zeros_like", more)
+    values = torch.zeros_like(S.values(), dtype=dtype, device=device, requires_grad=requires_grad)
+    return make(S.pattern.to(values.device), values, S.batch_dims)
 
 
 @implements("empty_like")
 def empty_like(
-    S: SparseTensor, *, dtype: torch.dtype | None = None, device: Any = None, **unused: Any
+    S: SparseTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **more: Any,
 ) -> SparseTensor:
     """The same pattern with any values: what `module.to_empty()` makes of a buffer."""
-    values = torch.empty_like(S.values(), dtype=dtype, device=device)
+    more.pop("memory_format", None)
+    no_more("empty_like", more)
+    values = torch.empty_like(S.values(), dtype=dtype, device=device, requires_grad=requires_grad)
     return make(S.pattern.to(values.device), values, S.batch_dims)

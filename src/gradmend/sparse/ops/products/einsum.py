@@ -12,6 +12,7 @@ from gradmend.sparse.autograd.place import put
 from gradmend.sparse.autograd.segment import segment_sum
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
+from gradmend.sparse.helpers.dims import no_more
 from gradmend.sparse.ops.products.matmul import matmul
 from gradmend.sparse.ops.structure.shape import sparsify
 from gradmend.sparse.pattern import Pattern
@@ -42,16 +43,25 @@ def einsum(equation: str, *operands: Any) -> Any:
 
 @implements("tensordot", method=False)
 def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
+    no_more("tensordot", {"out": out})
     if isinstance(dims, int):
+        if not 0 <= dims <= min(a.ndim, b.ndim):
+            raise SparseError(f"tensordot over {dims} dimensions of {tuple(a.shape)} and {tuple(b.shape)}.")
         over_a, over_b = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
-        over_a, over_b = ([d % x.ndim for d in side] for x, side in zip((a, b), dims, strict=True))
+        over_a, over_b = ([_axis(x, d) for d in side] for x, side in zip((a, b), dims, strict=True))
     left = [chr(ord("a") + d) for d in range(a.ndim)]
     right = [chr(ord("A") + d) for d in range(b.ndim)]
     for i, j in zip(over_a, over_b, strict=True):
         right[j] = left[i]
     kept = [c for c in left if c not in right] + [c for c in right if c not in left]
     return einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", a, b)
+
+
+def _axis(x: Any, d: int) -> int:
+    if not -x.ndim <= d < x.ndim:
+        raise SparseError(f"dimension {d} doesn't exist: an operand has the shape {tuple(x.shape)}.")
+    return d % int(x.ndim)
 
 
 def _parse(equation: str, operands: tuple[Any, ...]) -> tuple[list[str], str]:

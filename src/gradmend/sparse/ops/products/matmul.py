@@ -12,12 +12,15 @@ from gradmend.sparse.autograd.place import add_into
 from gradmend.sparse.autograd.product import agree, autocast, broadcast, check_inner, product
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
+from gradmend.sparse.helpers.dims import no_more
 from gradmend.sparse.ops.products.quick import bare_product
 from gradmend.sparse.tensor import SparseTensor
 
 
 @implements("matmul", "smm", "hspmm", "__matmul__")
-def matmul(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
+def matmul(a: Any, b: Any, reduce: str | None = None, *, out: Any = None) -> Any:
+    if out is not None:
+        no_more("a product", {"out": out})
     if type(a) is SparseTensor and reduce is None and (quick := bare_product(a, b)) is not None:
         return quick
     if not dynamo.mended:
@@ -38,7 +41,8 @@ def matmul(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
 def _of_dims(name: str, left: int, right: int) -> None:
     """A product that torch defines for these numbers of dimensions only."""
 
-    def op(a: Any, b: Any, reduce: str | None = None, **unused: Any) -> Any:
+    def op(a: Any, b: Any, reduce: str | None = None, *, out: Any = None, **options: Any) -> Any:
+        no_more(name, {"out": out, **options})
         if getattr(a, "ndim", -1) != left or getattr(b, "ndim", -1) != right:
             shapes = [tuple(x.shape) if hasattr(x, "shape") else type(x).__name__ for x in (a, b)]
             raise SparseError(f"{name} takes {left} and {right} dimensions, not {shapes[0]} and {shapes[1]}.")

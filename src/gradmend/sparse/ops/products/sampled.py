@@ -31,7 +31,7 @@ def sampled_addmm(
     return make(S.pattern, values, len(lead))
 
 
-def sddmm_at(pattern: Pattern, A: Tensor, B: Tensor) -> SparseTensor:
+def sddmm(pattern: Pattern, A: Tensor, B: Tensor) -> SparseTensor:
     """Sampled dense @ dense: A [..., r, k] @ B [..., k, c], computed at the pattern's places only.
 
     Leading dimensions (heads, batches) broadcast, and become batch dimensions of the result.

@@ -41,12 +41,12 @@ def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
 @implements("spsolve", method=True)
 def spsolve(A: SparseTensor, b: Tensor, *, left: bool = True) -> Tensor:
     """A direct solve (sparse LU by scipy): any square matrix that isn't singular."""
-    return _solve(A, b, solvers.direct)
+    return _solve(A, b, solvers.direct) if left else spsolve(A.t(), b.mT).mT
 
 
 @implements("solve", method=True)
 def solve(A: SparseTensor, B: Tensor, *, left: bool = True) -> Tensor:
-    return spsolve(A, B) if left else spsolve(A.t(), B.mT).mT
+    return spsolve(A, B, left=left)
 
 
 @implements("solve_triangular")

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradmend.sparse.autograd.primitive import plain
 from gradmend.sparse.autograd.segment import extreme, lowest, segment_sum, spread, with_zeros
 from gradmend.sparse.dispatch import Op, implements
+from gradmend.sparse.errors import OutsideError
 from gradmend.sparse.helpers.dims import wrap
 from gradmend.sparse.ops.elementwise.binary import _union_op
 from gradmend.sparse.ops.reductions.reduce import Reduction
@@ -39,7 +40,7 @@ def _differentiable(values: Tensor) -> bool:
 
 def _need_some(r: Reduction) -> None:
     if r.n == 0:
-        raise IndexError(
+        raise OutsideError(
             f"{r.name} of no entries at all: the reduced dimensions of {tuple(r.S.shape)} are empty."
         )
 

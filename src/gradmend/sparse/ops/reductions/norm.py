@@ -11,6 +11,7 @@ from torch import Tensor
 from gradmend.sparse.autograd.segment import safe_root, segment_sum
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
+from gradmend.sparse.helpers.dims import no_more, wrap
 from gradmend.sparse.ops.reductions.extremes import _amax
 from gradmend.sparse.ops.reductions.reduce import Reduction, sum
 from gradmend.sparse.tensor import SparseTensor
@@ -22,6 +23,7 @@ def vector_norm(
 ) -> Any:
     if dtype is not None:
         S = S.to(dtype)
+    _real_or_complex(S)
     if ord in (math.inf, -math.inf):
         return _amax(_size_of(S), dim, keepdim, ord > 0)
     if ord == 0:
@@ -33,9 +35,15 @@ def vector_norm(
     powers = _square(size) if ord == 2 else _power(size, ord)
     root = safe_root(segment_sum(powers, r.segs), ord)
     if ord < 0:
-        # A zero to a negative power is infinite, and the root of that is zero.
-        root = torch.where(r.zeros > 0, torch.zeros_like(root), root)
+        # A zero to a negative power is infinite, and the root of that is zero: those that are stored too.
+        nothing = segment_sum((r.values == 0).long(), r.segs) + r.zeros
+        root = torch.where(nothing > 0, torch.zeros_like(root), root)
     return r.done(root, 0)
+
+
+def _real_or_complex(S: SparseTensor) -> None:
+    if not (S.is_floating_point() or S.is_complex()):
+        raise SparseError(f"a norm takes floating-point or complex numbers, not {S.dtype}: say dtype=.")
 
 
 def _size_of(S: SparseTensor) -> SparseTensor:
@@ -66,6 +74,7 @@ def norm(
     dtype: torch.dtype | None = None,
 ) -> Any:
     """torch.norm: all entries are one vector unless dim says otherwise."""
+    no_more("norm", {"out": out})
     if p in ("fro", None):
         p = 2
     if isinstance(p, str):
@@ -100,13 +109,16 @@ def matrix_norm(
 ) -> Any:
     if dtype is not None:
         S = S.to(dtype)
+    _real_or_complex(S)
+    rows, cols = (wrap(S, d) for d in dim)
+    if rows == cols:
+        raise SparseError(f"a matrix norm takes two different dimensions, not {dim}.")
     if ord == "fro":
         return vector_norm(S, 2, dim, keepdim)
     if ord not in (1, -1, math.inf, -math.inf):
         raise SparseError(
             f"the matrix norm {ord!r} of a sparse tensor needs a decomposition: use S.to_dense()."
         )
-    rows, cols = (d % S.ndim for d in dim)
     over, then = (rows, cols) if abs(ord) == 1 else (cols, rows)
     r = Reduction(_size_of(S), over, True, "norm")
     r.dense = False  # as a sparse vector: only the largest of these sums is wanted
@@ -122,5 +134,6 @@ def normalize(
     S: SparseTensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None
 ) -> SparseTensor:
     """F.normalize: rows (or columns) divided by their norm."""
+    no_more("normalize", {"out": out})
     size = vector_norm(S, p, dim, keepdim=True)
     return S / size.clamp(min=eps)

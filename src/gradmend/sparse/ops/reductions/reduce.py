@@ -23,11 +23,12 @@ from gradmend.sparse.autograd.segment import (
     with_zeros,
 )
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import ArgumentError, SparseError
 from gradmend.sparse.helpers.dims import (
     Split,
     as_dims,
     entries_first,
+    flag,
     hand_back,
     reduced_size,
     split,
@@ -40,6 +41,7 @@ class Reduction:
     """One reduction over sparse dimensions, ready to compute: which groups, how many zeros in each."""
 
     def __init__(self, S: SparseTensor, dim: Any, keepdim: bool, name: str) -> None:
+        flag("keepdim", keepdim)
         dims = as_dims(S, dim)
         parts = split(S, dims)
         self.dense = S.pattern.ndim - len(parts.sparse) <= 1
@@ -85,6 +87,7 @@ def sum(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch
         segs = S.pattern._segments((1 - dim % 2,))
         if segs.ids is None:
             return segment_sum(S.values(), segs)
+    flag("keepdim", keepdim)
     if dim is None or (isinstance(dim, Sequence) and len(dim) == 0):
         total = S.values().sum()
         return total.reshape((1,) * S.ndim) if keepdim else total
@@ -166,6 +169,8 @@ def all(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
 
 @implements("logsumexp")
 def logsumexp(S: SparseTensor, dim: Any, keepdim: bool = False) -> Any:
+    if dim is None:
+        raise ArgumentError("logsumexp takes a dimension, or several.")
     r = Reduction(S, dim, keepdim, "logsumexp")
     top = with_zeros(extreme(r.values, r.segs, True, lowest(S.dtype)), r.zeros > 0, True)
     top = torch.where(top.isinf(), torch.zeros_like(top), top)
@@ -182,6 +187,8 @@ def var(
         dim, unbiased = None, dim
     if correction is None:
         correction = 1 if unbiased else 0
+    if not (S.is_floating_point() or S.is_complex()):
+        raise SparseError(f"var and std take floating-point or complex numbers, not {S.dtype}.")
     r = Reduction(S, dim, keepdim, "var")
     middle = segment_sum(r.values, r.segs) / r.n
     away = _squared(r.values - spread(middle, r.segs))

@@ -11,6 +11,7 @@ from gradmend.sparse import kernels
 from gradmend.sparse.autograd.primitive import plain
 from gradmend.sparse.autograd.segment import by_kernel, extreme, in_order, lowest, segment_sum, spread
 from gradmend.sparse.dispatch import implements
+from gradmend.sparse.errors import SparseError
 from gradmend.sparse.helpers.dims import entries_back, entries_first, split, wrap
 from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor
@@ -19,6 +20,8 @@ from gradmend.sparse.tensor import SparseTensor
 def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> SparseTensor:
     if dtype is not None:
         S = S.to(dtype)
+    if not S.is_floating_point():
+        raise SparseError(f"softmax takes floating-point numbers, not {S.dtype}: say dtype=, or convert S.")
     if S.pattern.ndim == 2 and S.values().dim() == 1 and dim in (0, 1, -1):
         return S.like(segment_softmax(S.values(), S.pattern._segments((0 if dim else 1,)), log))
     dim = wrap(S, dim)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gradmend.sparse.autograd.place import put
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
-from gradmend.sparse.helpers.dims import entries_back, entries_first
+from gradmend.sparse.helpers.dims import entries_back, entries_first, number, wrap
 from gradmend.sparse.helpers.rebuild import only
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.places import check_size
@@ -20,12 +20,12 @@ from gradmend.sparse.tensor import SparseTensor, make
 @implements("diagonal")
 def take_diagonal(S: SparseTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Of a matrix (or a batch of them): a dense vector."""
-    b = S.batch_dims
-    if S.pattern.ndim != 2 or {dim1 % S.ndim, dim2 % S.ndim} != {b, b + 1}:
+    b, offset, first, second = S.batch_dims, number("offset", offset), wrap(S, dim1), wrap(S, dim2)
+    if S.pattern.ndim != 2 or {first, second} != {b, b + 1}:
         raise SparseError(
             f"diagonal is over the two sparse dimensions; S of the shape {tuple(S.shape)} was given ({dim1}, {dim2})."
         )
-    if dim1 % S.ndim > dim2 % S.ndim:
+    if first > second:
         offset = -offset
     rows, cols = S.pattern.size
     start = max(-offset, 0)
@@ -40,7 +40,8 @@ def take_diagonal(S: SparseTensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 @implements("diag")
 def diag(S: SparseTensor, diagonal: int = 0) -> Any:
     """A matrix's diagonal, or a matrix from a sparse vector."""
-    if S.pattern.ndim == 2:
+    diagonal = number("diagonal", diagonal)
+    if S.ndim == S.pattern.ndim == 2:
         return take_diagonal(S, diagonal)
     if S.ndim != 1:
         raise SparseError(f"diag takes a vector or a matrix, not the shape {tuple(S.shape)}.")
@@ -54,7 +55,8 @@ def diag(S: SparseTensor, diagonal: int = 0) -> Any:
 @implements("diag_embed")
 def diag_embed(S: SparseTensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> SparseTensor:
     """The last dimension becomes a diagonal: [..., n] -> [..., n, n]."""
-    if (dim1 % (S.ndim + 1), dim2 % (S.ndim + 1)) != (S.ndim - 1, S.ndim):
+    offset = number("offset", offset)
+    if (dim1, dim2) not in ((-2, -1), (S.ndim - 1, S.ndim)):
         raise SparseError("diag_embed of a sparse tensor puts the diagonal into the last two dimensions.")
     S = S.sparsify()
     index, n = S.pattern._indices, S.shape[-1] + abs(offset)
@@ -80,13 +82,13 @@ def trace(S: SparseTensor) -> Tensor:
 @implements("tril")
 def tril(S: SparseTensor, diagonal: int = 0) -> SparseTensor:
     index = _last_two(S)
-    return only(S, index[-1] - index[-2] <= diagonal)
+    return only(S, index[-1] - index[-2] <= number("diagonal", diagonal))
 
 
 @implements("triu")
 def triu(S: SparseTensor, diagonal: int = 0) -> SparseTensor:
     index = _last_two(S)
-    return only(S, index[-1] - index[-2] >= diagonal)
+    return only(S, index[-1] - index[-2] >= number("diagonal", diagonal))
 
 
 def _last_two(S: SparseTensor) -> Tensor:

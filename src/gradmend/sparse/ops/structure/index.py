@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import OutsideError, SparseError
+from gradmend.sparse.helpers.dims import wrap
 from gradmend.sparse.helpers.gather import at_entries
 from gradmend.sparse.ops.structure.select import index_select, lookup, mask_dim, select, slice_dim
 from gradmend.sparse.ops.structure.shape import sparsify, unsqueeze
@@ -64,26 +65,26 @@ def _spell_out(S: SparseTensor, index: tuple[Any, ...]) -> list[Any]:
     items: list[Any] = []
     given = sum(1 for i in index if i is not None and i is not Ellipsis)
     if given > S.ndim:
-        raise IndexError(f"{given} indices for a tensor of {S.ndim} dimensions.")
+        raise OutsideError(f"{given} indices for a tensor of {S.ndim} dimensions.")
     for item in index:
         if item is Ellipsis:
             items += [slice(None)] * (S.ndim - given)
         elif item is None or isinstance(item, slice):
             items.append(item)
         elif isinstance(item, bool):
-            raise IndexError("S[True] and S[False] are not supported: use S[None] for a new dimension.")
+            raise OutsideError("S[True] and S[False] are not supported: use S[None] for a new dimension.")
         elif isinstance(item, Tensor | list | range) or hasattr(item, "__array__"):
             made = torch.as_tensor(list(item) if isinstance(item, range) else item, device=S.device)
-            if made.is_floating_point():
-                if made.numel():
-                    raise IndexError(f"index tensors hold whole numbers or booleans, not {made.dtype}.")
+            if made.is_floating_point() or made.is_complex():
+                if made.numel() or isinstance(item, Tensor):
+                    raise OutsideError(f"index tensors hold whole numbers or booleans, not {made.dtype}.")
                 made = made.long()
             items.append(int(made) if made.dim() == 0 and made.dtype != torch.bool else made)
         else:
             try:
                 items.append(operator.index(item))
             except TypeError as error:
-                raise IndexError(
+                raise OutsideError(
                     f"an index is a number, a slice, a tensor or a mask, not {item!r}."
                 ) from error
     used = sum(1 for i in items if i is not None)
@@ -118,7 +119,7 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
         places = mask.indices()[:, mask.values().bool()]
         return lookup(S, tuple(places))
     if tuple(mask.shape) != tuple(S.shape):
-        raise IndexError(
+        raise OutsideError(
             f"a mask of the shape {tuple(mask.shape)} doesn't fit S of the shape {tuple(S.shape)}."
         )
     chosen = at_entries(S, mask).nonzero().squeeze(1)
@@ -131,7 +132,7 @@ def _dense_by_sparse(X: Tensor, mask: SparseTensor) -> Tensor:
     """X[mask] for a sparse mask."""
     places = sparsify(mask)
     if places.dtype != torch.bool:
-        raise IndexError("a sparse index must be a mask (bool): X[S != 0].")
+        raise OutsideError("a sparse index must be a mask (bool): X[S != 0].")
     return X[tuple(places.indices()[:, places.values()])]
 
 
@@ -140,6 +141,12 @@ def sparse_mask(X: Any, S: SparseTensor) -> SparseTensor:
     """X at the places of S; a sparse X gives zero where it stores nothing."""
     if isinstance(X, Tensor):
         return S.like(at_entries(S, X))
+    if X.shape != S.shape:
+        raise SparseError(
+            f"sparse_mask takes a mask of the same shape, not {tuple(S.shape)} for {tuple(X.shape)}."
+        )
+    if (X.batch_dims, X.dense_dim()) != (S.batch_dims, S.dense_dim()) or X.batch_dims:
+        X, S = sparsify(X), sparsify(S)
     there, at = find(X.pattern, S.pattern._keys())
     n = X.batch_dims
     values = X.values()
@@ -156,6 +163,8 @@ def gather(S: SparseTensor, dim: int, index: Tensor) -> Tensor:
     """torch.gather: a dense result of the index's shape."""
     if S.batch_dims or S.dense_dim():
         S = sparsify(S)
-    d = dim % S.ndim
+    d = wrap(S, dim)
+    if not isinstance(index, Tensor) or index.dim() != S.ndim:
+        raise SparseError(f"gather takes an index of {S.ndim} dimensions, as S has.")
     grid = torch.meshgrid(*[torch.arange(n, device=S.device) for n in index.shape], indexing="ij")
     return lookup(S, [index if i == d else g for i, g in enumerate(grid)])

@@ -110,12 +110,18 @@ def stack(tensors: Sequence[Any], dim: int = 0) -> SparseTensor:
 
 @implements("vstack", "row_stack", method=False)
 def vstack(tensors: Sequence[Any]) -> SparseTensor:
-    return cat([unsqueeze(x, 0) if x.ndim == 1 else x for x in tensors], 0)
+    return cat([unsqueeze(_as_sparse(x), 0) if x.ndim == 1 else x for x in tensors], 0)
 
 
-@implements("hstack", "column_stack", method=False)
+@implements("hstack", method=False)
 def hstack(tensors: Sequence[Any]) -> SparseTensor:
     return cat(tensors, 0 if tensors[0].ndim == 1 else 1)
+
+
+@implements("column_stack", method=False)
+def column_stack(tensors: Sequence[Any]) -> SparseTensor:
+    """Vectors become columns."""
+    return cat([unsqueeze(_as_sparse(x), 1) if x.ndim == 1 else x for x in tensors], 1)
 
 
 @implements("block_diag", method=False)

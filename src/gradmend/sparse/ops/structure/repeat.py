@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import ArgumentError, SparseError
 from gradmend.sparse.helpers.dims import split, wrap
 from gradmend.sparse.helpers.rebuild import rebuild
 from gradmend.sparse.ops.structure.shape import _ints, reshape, unsqueeze
@@ -52,6 +52,8 @@ def _copies(S: SparseTensor, times: tuple[int, ...]) -> SparseTensor:
 
 @implements("tile")
 def tile(S: SparseTensor, *dims: Any) -> SparseTensor:
+    if not dims:
+        raise ArgumentError("tile takes a number for each dimension.")
     times = _ints(dims)
     return repeat(S, (1,) * (S.ndim - len(times)) + times)
 

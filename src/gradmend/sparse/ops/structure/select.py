@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
-from gradmend.sparse.helpers.dims import entries_back, entries_first, split, wrap
+from gradmend.sparse.errors import ArgumentError, OutsideError, SparseError
+from gradmend.sparse.helpers.dims import entries_back, entries_first, number, split, wrap
 from gradmend.sparse.helpers.rebuild import keep, rebuild
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.places import linear
@@ -23,9 +23,9 @@ _CHUNK = 1 << 18  # indices and masks as long as the rows are read in pieces
 @implements("select")
 def select(S: SparseTensor, dim: int, index: int) -> Any:
     d = wrap(S, dim)
-    n = S.shape[d]
+    n, index = S.shape[d], number("an index", index)
     if not -n <= index < n:
-        raise IndexError(f"index {index} is outside dimension {dim} of S, which has {n} entries.")
+        raise OutsideError(f"index {index} is outside dimension {dim} of S, which has {n} entries.")
     parts = split(S, (d,))
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.select(at, index % n), drop=True)
@@ -86,11 +86,12 @@ def _resized(S: SparseTensor, axis: int, count: int) -> tuple[int, ...]:
 @implements("narrow", "narrow_copy")
 def narrow(S: SparseTensor, dim: int, start: int, length: int) -> SparseTensor:
     n = S.shape[wrap(S, dim)]
-    start = int(start) % n if n and start < 0 else int(start)
-    if length < 0 or start + length > n:
-        raise IndexError(
+    start, length = number("start", start), number("length", length)
+    if start < -n or length < 0 or (start + n if start < 0 else start) + length > n:
+        raise OutsideError(
             f"narrow({dim}, {start}, {length}) is outside dimension {dim}, which has {n} entries."
         )
+    start = start + n if start < 0 else start
     return slice_dim(S, dim, slice(start, start + length))
 
 
@@ -109,7 +110,7 @@ def index_select(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
         index = index[None]
     n = S.shape[d]
     if index.numel() and (int(index.min()) < -n or int(index.max()) >= n):
-        raise IndexError(f"an index is outside dimension {dim} of S, which has {n} entries.")
+        raise OutsideError(f"an index is outside dimension {dim} of S, which has {n} entries.")
     parts = split(S, (d,))
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.index_select(at, index % n))
@@ -143,7 +144,7 @@ def mask_dim(S: SparseTensor, dim: int, mask: Tensor) -> SparseTensor:
     """Rows (columns, ...) where the mask holds."""
     d = wrap(S, dim)
     if mask.shape[0] != S.shape[d]:
-        raise IndexError(
+        raise OutsideError(
             f"a mask of {mask.shape[0]} doesn't fit dimension {dim}, which has {S.shape[d]} entries."
         )
     parts = split(S, (d,))
@@ -170,7 +171,7 @@ def lookup(S: SparseTensor, index: Sequence[Tensor]) -> Tensor:
     wide = torch.broadcast_tensors(*index)
     for i, n in zip(wide, size, strict=True):
         if i.numel() and (int(i.min()) < -n or int(i.max()) >= n):
-            raise IndexError(f"an index is outside a dimension with {n} entries.")
+            raise OutsideError(f"an index is outside a dimension with {n} entries.")
     places = torch.stack([torch.where(i < 0, i + n, i).flatten() for i, n in zip(wide, size, strict=True)])
     there, at = find(S.pattern, linear(places, size))
     values = entries_first(S)
@@ -217,8 +218,10 @@ def split_(S: SparseTensor, split_size_or_sections: Any, dim: int = 0) -> tuple[
         if step <= 0:
             raise SparseError(f"split takes a positive size, not {step}.")
         return tuple(slice_dim(S, dim, slice(at, at + step)) for at in range(0, max(n, 1), step))
-    sizes = list(split_size_or_sections)
-    if sum(sizes) != n:
+    if not isinstance(split_size_or_sections, Sequence):
+        raise ArgumentError(f"split takes a size or a list of sizes, not {split_size_or_sections!r}.")
+    sizes = [number("a size", m) for m in split_size_or_sections]
+    if sum(sizes) != n or any(m < 0 for m in sizes):
         raise SparseError(f"split into {sizes} doesn't add up to the {n} entries of dimension {dim}.")
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(slice_dim(S, dim, slice(at, at + m)) for at, m in zip(starts, sizes, strict=True))
@@ -227,4 +230,6 @@ def split_(S: SparseTensor, split_size_or_sections: Any, dim: int = 0) -> tuple[
 @implements("chunk")
 def chunk(S: SparseTensor, chunks: int, dim: int = 0) -> tuple[SparseTensor, ...]:
     n = S.shape[wrap(S, dim)]
+    if number("chunks", chunks) <= 0:
+        raise SparseError(f"chunk takes a positive number of chunks, not {chunks}.")
     return split_(S, max(1, -(-n // chunks)), dim)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
-from gradmend.sparse.helpers.dims import as_dims, split, wrap
+from gradmend.sparse.errors import ArgumentError, SparseError
+from gradmend.sparse.helpers.dims import as_dims, number, split, wrap
 from gradmend.sparse.helpers.rebuild import rebuild
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.places import check_size, is_wide, unlinear
@@ -77,10 +78,9 @@ def transpose(S: SparseTensor, dim0: int, dim1: int) -> SparseTensor:
 
 @implements("permute")
 def permute(S: SparseTensor, *dims: Any) -> SparseTensor:
-    order = _ints(dims)
-    if sorted(d % S.ndim for d in order) != list(range(S.ndim)):
-        raise SparseError(f"permute{tuple(order)} doesn't name each of the {S.ndim} dimensions once.")
-    order = tuple(d % S.ndim for d in order)
+    order = tuple(wrap(S, d) for d in _ints(dims))
+    if sorted(order) != list(range(S.ndim)):
+        raise SparseError(f"permute{order} doesn't name each of the {S.ndim} dimensions once.")
     b, n = S.batch_dims, S.pattern.ndim
     groups = (order[:b], order[b : b + n], order[b + n :])
     ranges = (range(b), range(b, b + n), range(b + n, S.ndim))
@@ -172,6 +172,7 @@ def reshape_as(S: SparseTensor, other: Any) -> SparseTensor:
 
 @implements("unsqueeze")
 def unsqueeze(S: SparseTensor, dim: int) -> SparseTensor:
+    dim = number("dim", dim)
     if not -S.ndim - 1 <= dim <= S.ndim:
         raise SparseError(f"unsqueeze({dim}) is outside the shape {tuple(S.shape)}.")
     d = dim % (S.ndim + 1)
@@ -208,6 +209,8 @@ def squeeze(S: SparseTensor, dim: Any = None) -> Any:
 
 @implements("flip")
 def flip(S: SparseTensor, *dims: Any) -> SparseTensor:
+    if not dims:
+        raise ArgumentError("flip takes the dimensions to be turned round.")
     over = _ints(dims)
     if not over:
         return S
@@ -234,8 +237,10 @@ def flipud(S: SparseTensor) -> SparseTensor:
 
 def _ints(args: Sequence[Any]) -> tuple[int, ...]:
     if len(args) == 1 and not isinstance(args[0], int):
-        args = args[0]
+        args = (args[0],) if isinstance(args[0], Tensor) else args[0]
     try:
+        if any(isinstance(n, Tensor) and n.dim() for n in args):
+            raise TypeError
         return tuple(operator.index(n) for n in args)
     except TypeError as error:
-        raise SparseError(f"whole numbers are needed, not {args!r}.") from error
+        raise ArgumentError(f"whole numbers are needed, not {args!r}.") from error
