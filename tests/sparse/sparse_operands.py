@@ -12,6 +12,35 @@ from torch import Tensor
 
 from gradmend.sparse import SparseTensor
 
+# Of two sparse tensors, entry by entry.
+UNION = (
+    *(
+        "__or__",
+        "__xor__",
+        "__and__",
+        "bitwise_or",
+        "bitwise_xor",
+        "bitwise_and",
+        "atan2",
+        "fmax",
+        "fmin",
+        "hypot",
+    ),
+    *(
+        "logical_or",
+        "logical_xor",
+        "logical_and",
+        "maximum",
+        "minimum",
+        "add",
+        "sub",
+        "mul",
+        "__add__",
+        "__sub__",
+    ),
+    *("__mul__", "ne", "gt", "lt", "__ne__", "__gt__", "__lt__"),
+)
+
 
 class Maker:
     def __init__(self, seed: int) -> None:
@@ -88,6 +117,29 @@ class Maker:
         ]
         return r.choice(makers)()
 
+    def _indices(self, S: SparseTensor) -> list[Any]:
+        """What one writes between brackets."""
+        r, n = self.r, S.shape[0] or 1
+        i = r.randrange(-n, n)
+        some = torch.randint(-n, n, (3,), generator=self.g)
+        slices = [slice(None), slice(1, None), slice(None, -1), slice(0, 3, 2), slice(5, 1)]
+        return [
+            i,
+            some,
+            some.tolist(),
+            r.choice(slices),
+            (r.choice(slices),) * S.ndim,
+            (..., r.choice(slices)),
+            (None, i),
+            (i, ...),
+            (..., None),
+            tuple(torch.randint(m or 1, (4,), generator=self.g) for m in S.shape),
+            tuple(r.randrange(m or 1) for m in S.shape),
+            torch.randint(0, 2, (S.shape[0],), generator=self.g).bool(),
+            torch.randint(0, 2, tuple(S.shape), generator=self.g).bool(),
+            S != 0,
+        ]
+
     def fitting(self, name: str, S: SparseTensor) -> list[Any] | None:
         """Arguments that a name can use, where random ones hardly ever are: half of its calls get these."""
         r, shape = self.r, tuple(S.shape)
@@ -121,6 +173,53 @@ class Maker:
             "norm": lambda: [r.choice([0, 1, 2, 3, float("inf")]), r.choice([dim, None])],
             "matrix_norm": lambda: [r.choice(["fro", 1, -1, float("inf"), -float("inf")])],
             "unflatten": lambda: [dim, (1, shape[dim])],
+        }
+        same, whole = (lambda: [self.sparse(shape)] if shape else [S]), r.randrange(4)
+        made |= dict.fromkeys(UNION, same)
+        made |= {
+            "dot": lambda: [self.numbers(inner) if S.ndim == 1 else self.argument(S)],
+            "mm": lambda: [self.strided(self.numbers(inner, r.choice([1, 5, 9])))],
+            "mv": lambda: [self.strided(self.numbers(inner))],
+            "bmm": lambda: [self.numbers(*shape[:-2], inner, 3)],
+            "expand": lambda: [(2, *(r.choice([-1, n]) for n in shape))],
+            "broadcast_to": lambda: [(3, *shape)],
+            "repeat": lambda: [tuple(r.choice([1, 2, 0]) for _ in range(S.ndim + r.randrange(2)))],
+            "permute": lambda: [tuple(r.sample(range(S.ndim), S.ndim))],
+            "movedim": lambda: [dim, r.randrange(S.ndim)],
+            "moveaxis": lambda: [dim, r.randrange(S.ndim)],
+            "transpose": lambda: [dim, r.randrange(S.ndim)],
+            "swapaxes": lambda: [dim, r.randrange(S.ndim)],
+            "swapdims": lambda: [dim, r.randrange(S.ndim)],
+            "select": lambda: [dim, r.randrange(shape[dim] or 1)],
+            "narrow_copy": lambda: [dim, r.randrange(shape[dim] or 1), 1],
+            "outer": lambda: [self.sparse((r.choice([1, 4]),))],
+            "ger": lambda: [self.numbers(r.choice([1, 4]))],
+            "threshold": lambda: [r.choice([-1.0, 0.5]), 0],
+            "masked_fill": lambda: [torch.randint(0, 2, shape, generator=self.g).bool(), 0],
+            "where": lambda: [torch.randint(0, 2, shape, generator=self.g).bool(), r.choice([0, S])],
+            "type": lambda: [r.choice([torch.float64, torch.int64])],
+            "diagonal": lambda: [whole - 2, *([S.batch_dims, S.batch_dims + 1] if S.ndim > 2 else [])],
+            "tril": lambda: [whole - 2],
+            "triu": lambda: [whole - 2],
+            "roll": lambda: [whole, dim],
+            "flip": lambda: [dim],
+            "tile": lambda: [(2, 1)],
+            "unsqueeze": lambda: [dim],
+            "reshape": lambda: [(-1,)],
+            "view": lambda: [(-1, *shape[1:])],
+            "flatten": list,
+            "kron": lambda: [self.sparse((2, 2))],
+            "pow": lambda: [r.choice([2, 3, 0.5])],
+            "clamp": lambda: [r.choice([-1, None, 0]), r.choice([1, 2.0])],
+            "__getitem__": lambda: [r.choice(self._indices(S))],
+            "propagate": lambda: [
+                self.strided(self.numbers(inner, 3)),
+                r.choice(["sum", "mean", "max", "min"]),
+            ],
+            "logsumexp": lambda: [dim],
+            "allclose": lambda: [S * 1],
+            "equal": lambda: [r.choice([S * 1, S])],
+            "count_nonzero": lambda: [dim],
         }
         if name in made:
             return made[name]()

@@ -44,6 +44,8 @@ def check(got: Any, want: Any) -> None:
         for a, b in zip(got, want, strict=True):
             check(a, b)
         return
+    if isinstance(got, Pattern):  # its places in the order in which they were given
+        got = got.indices()
     if not isinstance(want, Tensor):
         if got != want and not (got != got and want != want):
             raise Unlike(f"{got!r}, not {want!r}")
@@ -96,19 +98,21 @@ def _gathered(reduce: str, terms: Tensor, there: Tensor, dim: int) -> Tensor:
 
 
 def _aggregate(S: SparseTensor, reduce: str = "sum", dim: int = 1) -> Any:
-    if reduce not in ("sum", "mean", "max", "min") or S.is_complex():
+    b = S.batch_dims
+    d = range(S.ndim)[dim]
+    if reduce not in ("sum", "mean", "max", "min") or not b <= d < b + S.pattern.ndim:
+        raise ValueError(reduce)
+    if S.is_complex() and reduce in ("max", "min"):
         raise ValueError(reduce)
     return _gathered(reduce, dense(S), stored(S), dim)
 
 
 def _propagate(S: SparseTensor, X: Tensor, reduce: str = "sum") -> Any:
-    if (
-        reduce not in ("sum", "mean", "max", "min")
-        or S.is_complex()
-        or S.batch_dims
-        or S.dense_dim()
-        or S.ndim != 2
-    ):
+    if reduce == "sum":
+        return dense(S) @ X
+    if reduce not in ("mean", "max", "min") or S.batch_dims or S.dense_dim() or S.ndim != 2:
+        raise ValueError(reduce)
+    if S.is_complex() and reduce != "mean":
         raise ValueError(reduce)
     terms = dense(S)[:, :, None] * X[None]
     return _gathered(reduce, terms, stored(S)[:, :, None].expand_as(terms), 1)
@@ -144,11 +148,29 @@ def _first(S: SparseTensor, name: str, *args: Any) -> Any:
     return getattr(torch, name)(dense(S), *(dense(a) for a in args))
 
 
-def _kept(S: SparseTensor, *_: Any) -> Any:
+def _kept(S: SparseTensor) -> Any:
     return dense(S)
 
 
-def _as_dense(S: SparseTensor, *args: Any, **options: Any) -> Any:
+def _layout(S: SparseTensor) -> Any:
+    return dense(S)
+
+
+def _compressed(S: SparseTensor, dense_dim: int | None = None) -> Any:
+    if dense_dim is not None and (not isinstance(dense_dim, int) or dense_dim != S.dense_dim()):
+        raise TypeError(dense_dim)
+    return dense(S)
+
+
+def _blocks(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Any:
+    if any(n <= 0 for n in blocksize) or len(blocksize) != 2:
+        raise ValueError(blocksize)
+    return _compressed(S, dense_dim)
+
+
+def _scipy(S: SparseTensor, layout: str = "csr") -> Any:
+    if layout not in ("csr", "csc", "coo", "lil", "dok", "bsr", "dia") or (S.ndim > 2 and layout != "coo"):
+        raise ValueError(layout)
     return dense(S)
 
 
@@ -200,19 +222,38 @@ ORACLES: dict[str, Oracle] = {
     "sparsify": _kept,
     "unbatch": _kept,
     "share_memory_": _kept,
-    "to_sparse": _as_dense,
-    "to_torch": _as_dense,
-    "to_sparse_coo": _as_dense,
-    "to_sparse_csr": _as_dense,
-    "to_sparse_csc": _as_dense,
-    "to_sparse_bsr": _as_dense,
-    "to_sparse_bsc": _as_dense,
-    "to_scipy": _as_dense,
+    "to_sparse": _layout,
+    "to_torch": _layout,
+    "to_sparse_coo": _layout,
+    "to_sparse_csr": _compressed,
+    "to_sparse_csc": _compressed,
+    "to_sparse_bsr": _blocks,
+    "to_sparse_bsc": _blocks,
+    "to_scipy": _scipy,
     "to_edge_index": _edges,
     "nonzero": lambda S, **options: torch.nonzero(dense(S), **options),
     "type": lambda S, dtype: dense(S).to(dtype),
+    "kron": lambda S, other: torch.kron(dense(S).contiguous(), dense(other).contiguous()),
+    "view": lambda S, *shape: dense(S).reshape(*shape),
+    "view_as": lambda S, other: dense(S).reshape_as(dense(other)),
+    "where": lambda S, *args: torch.where(dense(args[0]), dense(S), *(dense(a) for a in args[1:])),
+    "prod": lambda S, *args: _prod(S, *args),
     "squeeze": lambda S, *dims: _squeezed(S, *dims),
 }
+
+
+def _prod(S: SparseTensor, *args: Any) -> Any:
+    """Several dimensions too, one after the other."""
+    if not args or not isinstance(args[0], tuple):
+        return torch.prod(dense(S), *args)
+    if not args[0]:
+        return torch.prod(dense(S))
+    X = dense(S)
+    for d in sorted({range(X.dim())[d] for d in args[0]}, reverse=True):
+        X = X.prod(d)
+    if len({range(S.ndim)[d] for d in args[0]}) != len(args[0]) or args[1:]:
+        raise ValueError("dimensions")
+    return X
 
 
 def _squeezed(S: SparseTensor, *dims: Any) -> Any:

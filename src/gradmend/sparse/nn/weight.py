@@ -36,6 +36,8 @@ class SparseWeight(nn.Module):
             values = torch.empty(self._pattern.nnz, device=_device(pattern))
             nn.init.normal_(values, std=self._spread())
         else:
+            if not isinstance(values, Tensor):
+                raise PatternError(f"values are a tensor, not {type(values).__name__}.")
             if values.dim() == 0 or values.shape[0] != pattern.given:
                 raise PatternError(f"values of the shape {tuple(values.shape)} for {pattern.given} entries.")
             values = pattern.arrange(values.detach().clone())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import implements
+from gradmend.sparse.errors import SparseError
 from gradmend.sparse.interop.layouts import to_layout
 from gradmend.sparse.tensor import SparseTensor
 
@@ -19,22 +20,33 @@ def to_sparse_coo(S: SparseTensor) -> Tensor:
 
 @implements("to_sparse_csr")
 def to_sparse_csr(S: SparseTensor, dense_dim: int | None = None) -> Tensor:
+    _no_other(S, dense_dim)
     return to_layout(S, torch.sparse_csr)
 
 
 @implements("to_sparse_csc")
 def to_sparse_csc(S: SparseTensor, dense_dim: int | None = None) -> Tensor:
+    _no_other(S, dense_dim)
     return to_layout(S, torch.sparse_csc)
 
 
 @implements("to_sparse_bsr")
 def to_sparse_bsr(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Tensor:
+    _no_other(S, dense_dim)
     return to_layout(S, torch.sparse_bsr, blocksize)
 
 
 @implements("to_sparse_bsc")
 def to_sparse_bsc(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Tensor:
+    _no_other(S, dense_dim)
     return to_layout(S, torch.sparse_bsc, blocksize)
+
+
+def _no_other(S: SparseTensor, dense_dim: int | None) -> None:
+    if dense_dim is not None and (isinstance(dense_dim, Tensor) or dense_dim != S.dense_dim()):
+        raise SparseError(
+            f"S has {S.dense_dim()} dense dimensions, and can't be written out with {dense_dim!r}."
+        )
 
 
 @implements("to_sparse", "to_torch")

@@ -105,6 +105,8 @@ def pow(a: Any, b: Any) -> SparseTensor:
     if isinstance(b, SparseTensor):
         raise dense_result("x ** S", "x ** 0 = 1")
     if isinstance(b, Tensor):
+        if b.is_complex():
+            raise dense_result("S ** x", "0 ** x of a complex x is not a number or 1")
         if (
             not torch.compiler.is_compiling()
             and not torch._C._are_functorch_transforms_active()

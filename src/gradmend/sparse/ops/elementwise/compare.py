@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import Op, implements
-from gradmend.sparse.errors import SparseError, dense_result
+from gradmend.sparse.errors import ArgumentError, SparseError, dense_result
 from gradmend.sparse.helpers.gather import at_entries, is_number
 from gradmend.sparse.ops.elementwise.binary import add, align, on_union
 from gradmend.sparse.setops import find
@@ -18,6 +18,8 @@ from gradmend.sparse.tensor import SparseTensor
 
 def _comparison(name: str, f: Any, at_zero: Any) -> Op:
     def op(a: Any, b: Any) -> Any:
+        if not (is_number(b) or isinstance(b, Tensor | SparseTensor)):
+            raise ArgumentError(f"S {name} x takes a number or a sparse tensor, not {type(b).__name__}.")
         if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
             if at_zero(0, 0):
                 raise dense_result(f"S {name} S", f"0 {name} 0 is True")
@@ -37,7 +39,7 @@ def _operator(compare: Op) -> Op:
     """As Python's operator: None and words are nobody's equals."""
 
     def op(a: Any, b: Any) -> Any:
-        return NotImplemented if b is None or isinstance(b, str) else compare(a, b)
+        return compare(a, b) if is_number(b) or isinstance(b, Tensor | SparseTensor) else NotImplemented
 
     return op
 

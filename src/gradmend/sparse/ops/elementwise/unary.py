@@ -147,8 +147,10 @@ def threshold(S: SparseTensor, threshold: float, value: float, inplace: bool = F
 
 
 @implements("nan_to_num")
-def nan_to_num(S: SparseTensor, nan: float | None = None, **bounds: Any) -> SparseTensor:
-    return S.like(torch.nan_to_num(S.values(), nan, **bounds))
+def nan_to_num(
+    S: SparseTensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> SparseTensor:
+    return S.like(torch.nan_to_num(S.values(), nan, posinf, neginf))
 
 
 @implements("zeros_like")

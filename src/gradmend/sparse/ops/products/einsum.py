@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.autograd.place import put
+from gradmend.sparse.autograd.product import autocast
 from gradmend.sparse.autograd.segment import segment_sum
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
@@ -44,6 +45,10 @@ def einsum(equation: str, *operands: Any) -> Any:
 @implements("tensordot", method=False)
 def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
     no_more("tensordot", {"out": out})
+    if a.dtype != b.dtype and not autocast(a.device.type):
+        raise SparseError(
+            f"tensordot takes one dtype, not {a.dtype} and {b.dtype}: convert one with .to(dtype)."
+        )
     if isinstance(dims, int):
         if not 0 <= dims <= min(a.ndim, b.ndim):
             raise SparseError(f"tensordot over {dims} dimensions of {tuple(a.shape)} and {tuple(b.shape)}.")
@@ -114,6 +119,9 @@ def _diagonal(S: SparseTensor, names: str) -> tuple[SparseTensor, str]:
     unique = "".join(dict.fromkeys(names))
     if unique == names:
         return S, names
+    for d, n in enumerate(names):
+        if S.pattern.size[d] != S.pattern.size[names.index(n)]:
+            raise SparseError(f"einsum: the letter {n!r} stands for two sizes of {tuple(S.shape)}.")
     index = S.pattern._indices
     same = torch.ones(S.nnz, dtype=torch.bool, device=S.device)
     for d, n in enumerate(names):

@@ -194,6 +194,10 @@ def _added(C: Any, a: Any, b: Any, right: int, beta: float, alpha: float) -> Any
         return C * beta + out
     if autocast(out.device.type) and C.is_floating_point():
         C = C.to(out.dtype)  # as torch.addmm: all of it in the lower precision
+    if C.dtype != out.dtype:
+        raise SparseError(
+            f"a summand of {C.dtype} doesn't fit a product of {out.dtype}: convert it with .to(dtype)."
+        )
     if broadcast(out.shape, C.shape) != out.shape:
         raise SparseError(
             f"a summand of the shape {tuple(C.shape)} doesn't fit a product of {tuple(out.shape)}."

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradmend.sparse.autograd.segment import safe_root, segment_sum
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import ArgumentError, SparseError
 from gradmend.sparse.helpers.dims import no_more, wrap
 from gradmend.sparse.ops.reductions.extremes import _amax
 from gradmend.sparse.ops.reductions.reduce import Reduction, sum
@@ -24,6 +24,8 @@ def vector_norm(
     if dtype is not None:
         S = S.to(dtype)
     _real_or_complex(S)
+    if isinstance(ord, bool) or not isinstance(ord, int | float):
+        raise ArgumentError(f"a vector norm's order is a number, not {ord!r}.")
     if ord in (math.inf, -math.inf):
         return _amax(_size_of(S), dim, keepdim, ord > 0)
     if ord == 0:
@@ -91,6 +93,8 @@ def linalg_norm(
     dtype: torch.dtype | None = None,
 ) -> Any:
     """torch.linalg.norm: a matrix norm when `ord` is given and there are two dimensions."""
+    if ord is not None and dim is None and S.ndim > 2:
+        raise SparseError(f"linalg.norm of {S.ndim} dimensions takes dim= where it takes ord=.")
     dims: Any = (dim,) if isinstance(dim, int) else dim
     matrix = (len(dims) == 2) if dims is not None else S.ndim == 2
     if ord is None or (ord == "fro" and matrix) or not matrix:

@@ -171,6 +171,8 @@ def all(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
 def logsumexp(S: SparseTensor, dim: Any, keepdim: bool = False) -> Any:
     if dim is None:
         raise ArgumentError("logsumexp takes a dimension, or several.")
+    if S.is_complex():
+        raise SparseError("logsumexp takes real numbers: which of complex ones is the largest?")
     r = Reduction(S, dim, keepdim, "logsumexp")
     top = with_zeros(extreme(r.values, r.segs, True, lowest(S.dtype)), r.zeros > 0, True)
     top = torch.where(top.isinf(), torch.zeros_like(top), top)

@@ -26,11 +26,11 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> SparseTensor:
     if not parts:
         raise SparseError("cat takes at least one tensor.")
     first = parts[0]
+    d = wrap(first, dim)
     if len(parts) == 1:
         return first
-    d = wrap(first, dim)
     _fit(parts, d)
-    if len({p.batch_dims for p in parts}) > 1:
+    if len({(p.batch_dims, p.dense_dim()) for p in parts}) > 1:
         return cat([sparsify(p) for p in parts], d)
     kind = split(first, (d,))
     if kind.sparse:
