@@ -17,6 +17,8 @@ Size = tuple[int, ...]
 def _places(index: Any, size: Any) -> tuple[Tensor, Size]:
     """[dims, n] of whole numbers inside the size."""
     found = torch.as_tensor(index)
+    if not found.numel() and size is not None and found.dim() < 3:
+        found = torch.empty(len(size), 0, dtype=torch.int64)
     if found.dim() != 2 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
         raise ValueError("indices")
     found = found.long()
@@ -46,7 +48,7 @@ def _put(index: Tensor, values: Tensor, size: Size) -> Tensor:
 
 
 def _coo(index: Any, values: Tensor, size: Any) -> Tensor:
-    dims = len(torch.as_tensor(index)) if torch.as_tensor(index).dim() == 2 else 0
+    dims = len(torch.as_tensor(index)) if torch.as_tensor(index).dim() == 2 else len(size or ())
     if size is not None and len(size) != dims:
         if tuple(size[dims:]) != tuple(values.shape[1:]):
             raise ValueError("size")

@@ -259,11 +259,13 @@ def _prod(S: SparseTensor, *args: Any) -> Any:
 def _squeezed(S: SparseTensor, *dims: Any) -> Any:
     """The last sparse dimension stays: a sparse tensor has at least one."""
     full = dense(S).squeeze(*dims)
-    return full.reshape(-1) if full.dim() == 0 else full
+    return full.squeeze() if set(S.pattern.size) == {1} else full
 
 
 def tidy(name: str, got: Any) -> Any:
     """What of an answer its oracle speaks of."""
+    if name == "squeeze" and isinstance(got, SparseTensor) and set(got.pattern.size) == {1}:
+        return dense(got).squeeze()
     if name == "topk":
         return got.values
     if name == "to_scipy":

@@ -35,7 +35,7 @@ def linear(m: Maker) -> str:
 
 
 def weight(m: Maker) -> str:
-    S = m.sparse()
+    S = m.sparse(dtype=torch.float32) if m.dtype.is_complex else m.sparse()
     try:
         made = SparseWeight(
             m.r.choice([S.pattern, S.pattern, S]), m.r.choice([None, S.values(), m.argument(S)])

@@ -33,13 +33,19 @@ def to_sparse_csc(S: SparseTensor, dense_dim: int | None = None) -> Tensor:
 @implements("to_sparse_bsr")
 def to_sparse_bsr(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Tensor:
     _no_other(S, dense_dim)
-    return to_layout(S, torch.sparse_bsr, blocksize)
+    return to_layout(S, torch.sparse_bsr, _blocks(blocksize))
 
 
 @implements("to_sparse_bsc")
 def to_sparse_bsc(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Tensor:
     _no_other(S, dense_dim)
-    return to_layout(S, torch.sparse_bsc, blocksize)
+    return to_layout(S, torch.sparse_bsc, _blocks(blocksize))
+
+
+def _blocks(blocksize: Any) -> tuple[int, int]:
+    if isinstance(blocksize, Tensor) or len(blocksize) != 2 or any(int(n) <= 0 for n in blocksize):
+        raise SparseError(f"a block's size is two positive numbers, not {blocksize!r}.")
+    return blocksize[0], blocksize[1]
 
 
 def _no_other(S: SparseTensor, dense_dim: int | None) -> None:

@@ -45,6 +45,10 @@ def _register(name: str) -> None:
         total = made.values().sum() if isinstance(made, SparseTensor) else made.sum()
         if reduction == "sum":
             return total
+        if not (made.is_floating_point() or made.is_complex()):
+            raise SparseError(
+                f"the mean of {made.dtype} has no whole result: convert the tensors with .float()."
+            )
         return total / (made.shape[0] if reduction == "batchmean" else made.numel())
 
     loss.__name__ = loss.__qualname__ = name

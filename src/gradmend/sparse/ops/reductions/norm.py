@@ -114,6 +114,8 @@ def matrix_norm(
     if dtype is not None:
         S = S.to(dtype)
     _real_or_complex(S)
+    if not isinstance(ord, str | int | float):
+        raise ArgumentError(f"a matrix norm's order is a number or a word, not {ord!r}.")
     rows, cols = (wrap(S, d) for d in dim)
     if rows == cols:
         raise SparseError(f"a matrix norm takes two different dimensions, not {dim}.")

@@ -185,6 +185,7 @@ def logsumexp(S: SparseTensor, dim: Any, keepdim: bool = False) -> Any:
 def var(
     S: SparseTensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
+    flag("unbiased", unbiased)
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:

@@ -99,7 +99,9 @@ def narrow(S: SparseTensor, dim: int, start: int, length: int) -> SparseTensor:
 def index_select(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     """Rows (columns, ...) in any order, as often as asked."""
     d = wrap(S, dim)
-    index = torch.as_tensor(index, device=S.pattern.device)
+    if not isinstance(index, Tensor):
+        raise ArgumentError(f"index_select takes a tensor of indices, not {type(index).__name__}.")
+    index = index.to(S.pattern.device)
     if index.dtype not in (torch.int64, torch.int32) or index.dim() > 1:
         if index.numel() or index.dim() > 1:
             raise SparseError(

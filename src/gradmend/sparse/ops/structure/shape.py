@@ -53,7 +53,8 @@ def unbatch(S: SparseTensor) -> SparseTensor:
     if not b:
         return S
     tail = S.values().shape[b + 1 :]
-    places = sparsify(make(S.pattern, S.values().detach().reshape(*S.values().shape[: b + 1], -1)[..., 0], b))
+    alone = S.values().new_zeros(()).expand(S.values().shape[: b + 1])  # one number an entry, whatever it is
+    places = sparsify(make(S.pattern, alone, b))
     return make(places.pattern, S.values().reshape(-1, *tail))
 
 
