@@ -36,6 +36,10 @@ class SparseWeight(nn.Module):
             values = torch.empty(self._pattern.nnz, device=_device(pattern))
             nn.init.normal_(values, std=self._spread())
         else:
+            if not isinstance(values, Tensor):
+                raise PatternError(f"values are a tensor, not {type(values).__name__}.")
+            if not (values.is_floating_point() or values.is_complex()):
+                raise PatternError(f"values of {values.dtype} can't be trained: convert them with .float().")
             if values.dim() == 0 or values.shape[0] != pattern.given:
                 raise PatternError(f"values of the shape {tuple(values.shape)} for {pattern.given} entries.")
             values = pattern.arrange(values.detach().clone())
