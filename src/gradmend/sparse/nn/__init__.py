@@ -1,6 +1,7 @@
 """Modules whose sparse weights train: the values are an ordinary nn.Parameter, the pattern goes along."""
 
 from gradmend.sparse.nn.clip import clip_grad_norm_, clip_grad_value_, get_total_norm
+from gradmend.sparse.nn.edit import edit_grad
 from gradmend.sparse.nn.graph import EdgeWeights, GraphConv
 from gradmend.sparse.nn.linear import SparseLinear
 from gradmend.sparse.nn.weight import SparseWeight
@@ -12,5 +13,6 @@ __all__ = [
     "SparseWeight",
     "clip_grad_norm_",
     "clip_grad_value_",
+    "edit_grad",
     "get_total_norm",
 ]
