@@ -106,7 +106,10 @@ def test_conv(groups: int) -> None:
 
 
 def test_rows_start_within_their_own_bound() -> None:
-    pattern = Pattern(torch.cat([torch.stack([torch.zeros(400).long(), torch.arange(400)]), torch.tensor([[1], [3]])], 1), (2, 400))
+    pattern = Pattern(
+        torch.cat([torch.stack([torch.zeros(400).long(), torch.arange(400)]), torch.tensor([[1], [3]])], 1),
+        (2, 400),
+    )
     values = SparseLinear(400, 2, pattern=pattern).weight.values
     assert 0.04 < values[:400].abs().max() <= 0.05 and values[400].abs() <= 1
 
@@ -162,7 +165,9 @@ def test_values_are_pruned_and_parametrized_by_torch() -> None:
 def test_ao_pruning_makes_layers_that_become_sparse() -> None:
     pruning = pytest.importorskip("torch.ao.pruning")
     model = nn.Sequential(nn.Linear(8, 8))
-    sparsifier = pruning.WeightNormSparsifier(sparsity_level=0.5, sparse_block_shape=(1, 4), zeros_per_block=4)
+    sparsifier = pruning.WeightNormSparsifier(
+        sparsity_level=0.5, sparse_block_shape=(1, 4), zeros_per_block=4
+    )
     sparsifier.prepare(model, [{"tensor_fqn": "0.weight"}])
     sparsifier.step()
     ours = SparseLinear.from_dense(model[0])

@@ -7,18 +7,48 @@ from gradmend.sparse.nn.edit import edit_grad
 from gradmend.sparse.nn.embedding import SparseEmbedding, SparseEmbeddingBag
 from gradmend.sparse.nn.graph import EdgeWeights, GraphConv
 from gradmend.sparse.nn.linear import SparseLinear
+from gradmend.sparse.nn.maps import (
+    MapAvgPool,
+    MapBatchNorm,
+    MapDropout,
+    MapGlobalPool,
+    MapMaxPool,
+    MapSequential,
+    OnFeatures,
+    SparseFeatureMap,
+    StridedConv2d,
+    StridedConv3d,
+    SubmanifoldConv2d,
+    SubmanifoldConv3d,
+    TransposedConv2d,
+    TransposedConv3d,
+)
 from gradmend.sparse.nn.weight import SparseWeight
 
 __all__ = [
     "EdgeWeights",
     "GraphAttention",
     "GraphConv",
+    "MapAvgPool",
+    "MapBatchNorm",
+    "MapDropout",
+    "MapGlobalPool",
+    "MapMaxPool",
+    "MapSequential",
+    "OnFeatures",
     "SparseAttention",
     "SparseConv2d",
     "SparseEmbedding",
     "SparseEmbeddingBag",
+    "SparseFeatureMap",
     "SparseLinear",
     "SparseWeight",
+    "StridedConv2d",
+    "StridedConv3d",
+    "SubmanifoldConv2d",
+    "SubmanifoldConv3d",
+    "TransposedConv2d",
+    "TransposedConv3d",
     "clip_grad_norm_",
     "clip_grad_value_",
     "edit_grad",

@@ -110,7 +110,9 @@ class GraphAttention(nn.Module):
         self.target = nn.Parameter(torch.empty(heads, out_features))
         for p in (self.lin.weight, self.source, self.target):
             nn.init.xavier_uniform_(p)
-        self.bias = nn.Parameter(torch.zeros(heads * out_features if concat else out_features)) if bias else None
+        self.bias = (
+            nn.Parameter(torch.zeros(heads * out_features if concat else out_features)) if bias else None
+        )
 
     def forward(self, adjacency: SparseTensor | Pattern, x: Tensor) -> Tensor:
         """x [nodes, in] -> [nodes, heads * out], or the mean of the heads. Row i of the adjacency has what i looks at.

@@ -52,7 +52,9 @@ class SparseConv2d(nn.Module):
         if pattern is None:
             pattern = patterns.random(size, density, generator=generator)
         if pattern.size != size:
-            raise PatternError(f"the pattern is {pattern.size}; a weight is (out, in * height * width) = {size}.")
+            raise PatternError(
+                f"the pattern is {pattern.size}; a weight is (out, in * height * width) = {size}."
+            )
         pattern = pattern.canonical() if device is None else pattern.to(device).canonical()
         values = torch.empty(pattern.nnz, device=device, dtype=dtype)
         self.weight = SparseWeight(pattern, patterns.uniform(pattern, values, generator))
@@ -133,7 +135,9 @@ class SparseConv2d(nn.Module):
         return seen.permute(0, 4, 5, 1, 2, 3)
 
     def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        )
 
 
 def _two(x: Any) -> tuple[int, int]:

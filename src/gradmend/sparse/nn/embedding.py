@@ -26,7 +26,9 @@ class SparseEmbedding(nn.Embedding):
     An index outside of the table is an error that says which.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, **options: Any
+    ) -> None:
         _only(options, "max_norm", "scale_grad_by_freq", "sparse")
         super().__init__(num_embeddings, embedding_dim, padding_idx, sparse=True, **options)
 
@@ -69,7 +71,10 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         )
 
     def forward(  # type: ignore[override]
-        self, input: Tensor | SparseTensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+        self,
+        input: Tensor | SparseTensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
     ) -> Tensor:
         if isinstance(input, SparseTensor):
             if offsets is not None or per_sample_weights is not None:
@@ -85,10 +90,18 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         if weights is None:
             weights = torch.ones(ids.shape[0], dtype=self.weight.dtype, device=ids.device)
         if weights.dtype != self.weight.dtype:
-            raise SparseError(f"weights are {weights.dtype}, and the table is {self.weight.dtype}: convert one.")
+            raise SparseError(
+                f"weights are {weights.dtype}, and the table is {self.weight.dtype}: convert one."
+            )
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return F.embedding_bag(
-                ids, self.weight, ptr, mode="sum", sparse=True, per_sample_weights=weights, include_last_offset=True
+                ids,
+                self.weight,
+                ptr,
+                mode="sum",
+                sparse=True,
+                per_sample_weights=weights,
+                include_last_offset=True,
             )
         made: Tensor = _Bags.apply(self.weight, weights, ids, ptr)
         return made
@@ -99,7 +112,9 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
                 f"a bag of words is a sparse matrix of (bags, {self.num_embeddings}), not {tuple(S.shape)}."
             )
         if self.mode != "sum":
-            raise SparseError('a SparseTensor has weights of its own: use mode="sum", or divide them by their sum.')
+            raise SparseError(
+                'a SparseTensor has weights of its own: use mode="sum", or divide them by their sum.'
+            )
         return S.pattern._col, S.pattern._ptr, S.values()
 
     def _bags(
@@ -108,7 +123,9 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         _inside(ids, self.num_embeddings)
         if weights is not None:
             if weights.shape != ids.shape:
-                raise SparseError(f"there are weights of {tuple(weights.shape)} for ids of {tuple(ids.shape)}.")
+                raise SparseError(
+                    f"there are weights of {tuple(weights.shape)} for ids of {tuple(ids.shape)}."
+                )
             weights = weights.reshape(-1)
         flat = ids.reshape(-1).to(torch.int64)
         if ids.dim() == 2:
@@ -167,7 +184,9 @@ class _Bags(torch.autograd.Function):
 def _only(options: dict[str, Any], *names: str) -> None:
     for name in names:
         if options.get(name):
-            raise SparseError(f"a sparse table has no {name}: its gradients are sparse already, and rows stay as trained.")
+            raise SparseError(
+                f"a sparse table has no {name}: its gradients are sparse already, and rows stay as trained."
+            )
         options.pop(name, None)
 
 

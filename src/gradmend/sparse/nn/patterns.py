@@ -21,7 +21,9 @@ def _fits(size: tuple[int, int], density: float, block: Block | None, n_of_m: tu
     if n_of_m is not None:
         n, m = n_of_m
         if not 0 <= n <= m or m < 1 or size[1] % m:
-            raise PatternError(f"{n} of every {m} does not fit rows of {size[1]}: m must divide them, and hold n.")
+            raise PatternError(
+                f"{n} of every {m} does not fit rows of {size[1]}: m must divide them, and hold n."
+            )
 
 
 def random(
