@@ -6,6 +6,8 @@ output rows that both ascend.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -39,9 +41,10 @@ def gather(ptr: Tensor, source: Tensor, target: Tensor, X: Tensor, W: Tensor, ro
         return gather(ptr, source, target, X.float(), W.float(), rows).to(X.dtype)
     out = X.new_zeros(rows, c_out)
     if (how := _plan(pairs, X, W, c_out)) is None:
-        for k, (a, b) in enumerate(_ranges(ptr)):
-            if b > a:
-                out.index_add_(0, target[a:b], X.index_select(0, source[a:b]) @ W[k])
+        with torch.autocast(X.device.type, enabled=False):  # the caller has cast
+            for k, (a, b) in enumerate(_ranges(ptr)):
+                if b > a:
+                    out.index_add_(0, target[a:b], X.index_select(0, source[a:b]) @ W[k])
         return out
     from gradmend.sparse.kernels import compiled_convolve
 
@@ -71,7 +74,10 @@ def outer(ptr: Tensor, source: Tensor, target: Tensor, X: Tensor, G: Tensor) -> 
     if X.dtype in (torch.bfloat16, torch.float16):
         return outer(ptr, source, target, X.float(), G.float()).to(X.dtype)
     if (how := _plan(pairs, X, G, c_out)) is None:
-        made = [X.index_select(0, source[a:b]).t() @ G.index_select(0, target[a:b]) for a, b in _ranges(ptr)]
+        with torch.autocast(X.device.type, enabled=False):
+            made = [
+                X.index_select(0, source[a:b]).t() @ G.index_select(0, target[a:b]) for a, b in _ranges(ptr)
+            ]
         return torch.stack(made) if made else X.new_zeros(0, c_in, c_out)
     from gradmend.sparse.kernels import compiled_convolve
 
@@ -132,4 +138,4 @@ def _map(ptr: Tensor, source: Tensor, target: Tensor) -> tuple[int, ...]:
 
 def _ranges(ptr: Tensor) -> list[tuple[int, int]]:
     at = ptr.tolist()
-    return list(zip(at, at[1:], strict=False))
+    return list(pairwise(at))

@@ -70,7 +70,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             **options,
         )
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         input: Tensor | SparseTensor,
         offsets: Tensor | None = None,

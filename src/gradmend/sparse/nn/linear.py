@@ -74,9 +74,13 @@ class SparseLinear(nn.Module):
         pruning has left, or those that are not zero."""
         weight = layer.weight.detach()
         pattern = chosen(layer, weight, mask, density, block, n_of_m)
-        given = {"device": weight.device, "dtype": weight.dtype}
         made = cls(
-            layer.in_features, layer.out_features, pattern=pattern, bias=layer.bias is not None, **given
+            layer.in_features,
+            layer.out_features,
+            pattern=pattern,
+            bias=layer.bias is not None,
+            device=weight.device,
+            dtype=weight.dtype,
         )
         with torch.no_grad():
             made.weight.values.copy_(weight[pattern.row, pattern.col])

@@ -61,7 +61,7 @@ class SparseWeight(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         # torch's parametrize keeps what it does to `values` under that name in a ModuleDict, which has a method of it.
         if name == "parametrizations" and type(value) is nn.ModuleDict:
-            value = _Named(value)
+            value = _Named(dict(value.items()))
         super().__setattr__(name, value)
 
     def adopt(self, pattern: Pattern) -> None:
@@ -120,6 +120,7 @@ class _Named(nn.ModuleDict):
     """A ModuleDict with any names at all: modules are found by [name], as parametrize does."""
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
+        assert module is not None
         self._modules[name] = module
 
 

@@ -121,7 +121,8 @@ class RowOptimizer(torch.optim.Optimizer):
         order = [(p, group) for group in self.param_groups for p in group["params"]]
         for number, state in list(made["state"].items()):
             if "rows" in state:
-                made["state"][number] = self._cut(*order[number], state)
+                param, group = order[number]
+                made["state"][number] = self._cut(param, group, state)
         return made
 
     def _cut(self, param: Tensor, group: Group, state: State) -> State:
