@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gradmend.check.analysis import analyse
 from gradmend.check.files import check_file
 from gradmend.check.project import Project
-from gradmend.check.walk.external import External
+from gradmend.check.walk.walker import Walker
 
 SOURCES = [source for _, _, source in PROGRAMS.values()]
 
@@ -93,11 +93,11 @@ def steps(n: int) -> int:
         lines += [f"    if x.a{i}:", "        y += 1", f"    z{i} = y * x", "    y[0] = 1"]
     source = "\n".join([*lines, "    return y", ""])
     tree = ast.parse(source)
-    walker = External(Project({"/nowhere/f.py": tree}), 10**9)
+    walker = Walker(Project({"/nowhere/f.py": tree}), 10**9)
     module = walker.project.module("/nowhere/f.py")
     from gradmend.check.analysis import _alone
     from gradmend.check.values import Function
-    from gradmend.check.walk.core import Frame
+    from gradmend.check.walk.frames import Frame
 
     walker.frames.append(Frame(module, module.env))
     walker.run_block(tree.body)

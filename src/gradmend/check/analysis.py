@@ -9,8 +9,8 @@ from gradmend.check.findings import Finding
 from gradmend.check.project import Module, Project
 from gradmend.check.risk import Risks
 from gradmend.check.values import Class, Function, Instance, Value, unknown
-from gradmend.check.walk.core import Enough, Frame
-from gradmend.check.walk.external import External
+from gradmend.check.walk.frames import Enough, Frame
+from gradmend.check.walk.walker import Walker
 
 _BASE = 30_000
 _PER_STATEMENT = 30
@@ -24,7 +24,7 @@ def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
         return []
     module = project.module(file)
     module.main = True
-    walker = External(project, min(_MOST, _BASE + _PER_STATEMENT * risks.statements))
+    walker = Walker(project, min(_MOST, _BASE + _PER_STATEMENT * risks.statements))
     module.declared = True
     _guarded(walker, lambda: _program(walker, module))
     _rest(walker, module, risks)
@@ -32,7 +32,7 @@ def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
     return sorted(walker.ledger.findings.values(), key=lambda f: f.order)
 
 
-def _guarded(walker: External, walk: Any) -> None:
+def _guarded(walker: Walker, walk: Any) -> None:
     try:
         walk()
     except Enough:
@@ -46,12 +46,12 @@ def _guarded(walker: External, walk: Any) -> None:
     walker.holds.clear()
 
 
-def _program(walker: External, module: Module) -> None:
+def _program(walker: Walker, module: Module) -> None:
     walker.frames.append(Frame(module, module.env))
     walker.run_block(module.tree.body)
 
 
-def _rest(walker: External, module: Module, risks: Risks) -> None:
+def _rest(walker: Walker, module: Module, risks: Risks) -> None:
     """What the program did not run: with arguments of which nothing is known."""
     # A program that never calls backward shows nothing of what its models do in training.
     seen = set(walker.visited) if walker.ledger.backwards else set()
@@ -65,11 +65,11 @@ def _rest(walker: External, module: Module, risks: Risks) -> None:
             _class(walker, value, module, risks, seen)
 
 
-def _fresh(walker: External, risks: Risks, node: Any) -> None:
+def _fresh(walker: Walker, risks: Risks, node: Any) -> None:
     walker.left = 3_000 + _PER_STATEMENT * risks.sizes.get(id(node), 20)
 
 
-def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set[int]) -> None:
+def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[int]) -> None:
     methods = [m for m in cls.attrs.values() if isinstance(m, Function) and m.module is module]
     wanted = [
         m
@@ -84,10 +84,10 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
 
     def build() -> None:
         walker.frames.append(Frame(module, module.env))
-        if any(n.endswith("autograd.Function") for n in walker.outside(cls)):
+        if any(n.endswith("autograd.Function") for n in walker.classes.outside(cls)):
             custom.append(True)
             return
-        made = walker.instantiate(cls, [], {}, cls.node)
+        made = walker.classes.instantiate(cls, [], {}, cls.node)
         if isinstance(made, Instance):
             holder.append(made)
 
@@ -115,20 +115,20 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
         holder[0].attrs.update(before)
 
 
-def _function_class(walker: External, cls: Class, module: Module) -> None:
+def _function_class(walker: Walker, cls: Class, module: Module) -> None:
     """A custom autograd Function that nobody applies here."""
     walker.frames.append(Frame(module, module.env))
-    walker.check_function(cls)
+    walker.functions.check_function(cls)
 
 
-def _alone(walker: External, function: Function, first: list[Value], module: Module) -> None:
+def _alone(walker: Walker, function: Function, first: list[Value], module: Module) -> None:
     walker.frames.append(Frame(module, module.env))
     spec = function.node.args
     names = [a.arg for a in (*spec.posonlyargs, *spec.args)][len(first) :]
     args = [*first, *(unknown(name) for name in names)]
     keywords: dict[str, Value] = {a.arg: unknown(a.arg) for a in spec.kwonlyargs}
     before = walker.ledger.backwards
-    result = walker.call_function(function, args, keywords, function.node)
+    result = walker.calls.call_function(function, args, keywords, function.node)
     if walker.ledger.backwards == before:
-        roots = [n for _, t in walker.tensors(result) if (n := walker.node_of(t)) is not None]
+        roots = [n for _, t in walker.tensors_in(result) if (n := walker.tensors.node_of(t)) is not None]
         walker.ledger.backward(roots, walker.at(function.node), (), retain=True, assumed=True)

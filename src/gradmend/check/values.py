@@ -117,6 +117,23 @@ class Tensor(Value):
         return self.node
 
 
+class Group(Tensor):
+    """Each of several tensors: reads keep all of them, writes write all of them."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: list[Tensor]) -> None:
+        super().__init__(tuple(s for m in members for s in m.storages), max(m.grad for m in members))
+        self.members = members
+
+    def history(self) -> Any:
+        for member in self.members:
+            node = member.history()
+            if node is not None:
+                return node
+        return self.node
+
+
 class Const(Value):
     """A Python constant. `soft`: it stands for others, as the counter of a loop does."""
 
@@ -266,3 +283,11 @@ NONE = Const(None)
 
 def unknown(name: str = "") -> Opaque:
     return Opaque(name)
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
+def is_const(value: Value | None, wanted: Any) -> bool:
+    return isinstance(value, Const) and value.value is wanted

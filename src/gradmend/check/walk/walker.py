@@ -1,4 +1,4 @@
-"""What all parts of the walk share: where we are, on which path, in which grad mode, and how much walking is left."""
+"""The walk of one file: where it is, on which path, in which grad mode, how much is left; and the parts that do the work."""
 
 from __future__ import annotations
 
@@ -9,49 +9,45 @@ from typing import Any
 
 from gradmend.check.findings import Finding, Place
 from gradmend.check.ledger import Ledger, compatible
-from gradmend.check.project import Module, Project
-from gradmend.check.values import (
-    Alt,
-    Class,
-    Const,
-    Dict,
-    Function,
-    Instance,
-    Lazy,
-    Opaque,
-    Path,
-    Seq,
-    Tensor,
-    Value,
-    unknown,
-)
+from gradmend.check.project import Project
+from gradmend.check.values import Alt, Const, Dict, Instance, Lazy, Opaque, Path, Seq, Tensor, Value, unknown
+from gradmend.check.walk.arrays import Arrays
+from gradmend.check.walk.attributes import Attributes
+from gradmend.check.walk.backward import Backward
+from gradmend.check.walk.branches import Branches
+from gradmend.check.walk.builtin import Builtins
+from gradmend.check.walk.calls import Calls
+from gradmend.check.walk.classes import Classes
+from gradmend.check.walk.containers import Containers
+from gradmend.check.walk.contexts import Contexts
+from gradmend.check.walk.definitions import Definitions
+from gradmend.check.walk.expressions import Expressions
+from gradmend.check.walk.external import External
+from gradmend.check.walk.frames import Enough, Frame
+from gradmend.check.walk.functional import Functional
+from gradmend.check.walk.functions import Functions
+from gradmend.check.walk.iteration import Iteration
+from gradmend.check.walk.layers import Layers
+from gradmend.check.walk.module_methods import ModuleMethods
+from gradmend.check.walk.modules import Modules
+from gradmend.check.walk.names import Names
+from gradmend.check.walk.objects import Objects
+from gradmend.check.walk.ops import Ops
+from gradmend.check.walk.optim import Optim
+from gradmend.check.walk.parts import Parts
+from gradmend.check.walk.paths import merged, same
+from gradmend.check.walk.questions import Questions
+from gradmend.check.walk.refusals import Refusals
+from gradmend.check.walk.statements import Statements
+from gradmend.check.walk.tensor_methods import TensorMethods
+from gradmend.check.walk.tensors import Tensors
+from gradmend.check.walk.writes import Writes
 
 MOST_DEEP = 12  # calls inside calls
 MOST_OPTIONS = 6
 
 
-class Enough(Exception):
-    """The walk's allowance is used up; what was found stands."""
-
-
-class Frame:
-    __slots__ = ("cls", "env", "function", "loops", "module", "outer", "own", "returns", "yields")
-
-    def __init__(
-        self, module: Module, env: dict[str, Value], outer: tuple[dict[str, Value], ...] = ()
-    ) -> None:
-        self.module = module
-        self.env = env
-        self.outer = outer
-        self.returns: list[tuple[Path, Value]] = []
-        self.yields: list[Value] = []
-        self.function: Function | None = None
-        self.cls: Class | None = None
-        self.loops = 0
-        self.own: Value | None = None
-
-
-class Core:
+class Walker:
     def __init__(self, project: Project, allowance: int = 60_000) -> None:
         self.project = project
         self.ledger = Ledger()
@@ -68,12 +64,71 @@ class Core:
         self.holds: list[Any] = []
         self.models: list[Opaque] = []  # called, but not seen
         self.deepest = MOST_DEEP
-        self.assumed = False  # nothing is known of who calls: every backward is assumed
+        self.healed = False  # inside a context that forgives writes to what was saved
+        self.statements = Statements(self)
+        self.branches = Branches(self)
+        self.definitions = Definitions(self)
+        self.questions = Questions(self)
+        self.names = Names(self)
+        self.expressions = Expressions(self)
+        self.containers = Containers(self)
+        self.iteration = Iteration(self)
+        self.tensors = Tensors(self)
+        self.writes = Writes(self)
+        self.refusals = Refusals(self)
+        self.parts = Parts(self)
+        self.calls = Calls(self)
+        self.classes = Classes(self)
+        self.attributes = Attributes(self)
+        self.modules = Modules(self)
+        self.layers = Layers(self)
+        self.module_methods = ModuleMethods(self)
+        self.optim = Optim(self)
+        self.tensor_methods = TensorMethods(self)
+        self.ops = Ops(self)
+        self.backward = Backward(self)
+        self.functions = Functions(self)
+        self.builtin = Builtins(self)
+        self.objects = Objects(self)
+        self.arrays = Arrays(self)
+        self.contexts = Contexts(self)
+        self.functional = Functional(self)
+        self.external = External(self)
+        self._statements: dict[type, Callable[[Any], str]] = {
+            **self.statements.table(),
+            **self.branches.table(),
+            **self.definitions.table(),
+        }
+        self._expressions: dict[type, Callable[[Any], Value]] = {
+            **self.names.table(),
+            **self.expressions.table(),
+            **self.containers.table(),
+        }
 
-    # The parts of the walk that others call; each is defined in its own file.
-    eval: Callable[[ast.expr], Value]
-    run_block: Callable[[list[ast.stmt]], str]
-    call: Callable[..., Value]
+    def run_block(self, body: list[ast.stmt]) -> str:
+        """How it ended: "" at its end, else "return", "raise", "break" or "continue"."""
+        for statement in body:
+            self.left -= 1
+            if self.left < 0:
+                self.spend(0)
+            self.statement = statement
+            do = self._statements.get(type(statement))
+            if do is not None:
+                status = do(statement)
+                if status:
+                    return status
+        return ""
+
+    def eval(self, node: ast.expr) -> Value:
+        self.left -= 1
+        if self.left < 0:
+            self.spend(0)
+        do = self._expressions.get(type(node))
+        return do(node) if do is not None else unknown()
+
+    def do(self, statement: ast.stmt) -> None:
+        """One statement, outside of its block."""
+        self._statements[type(statement)](statement)
 
     @property
     def frame(self) -> Frame:
@@ -202,7 +257,7 @@ class Core:
 
     # --- tensors in values
 
-    def tensors(self, value: Value | None, deep: int = 3) -> list[tuple[Path, Tensor]]:
+    def tensors_in(self, value: Value | None, deep: int = 3) -> list[tuple[Path, Tensor]]:
         """Every tensor in a value, containers looked into, with the arms on which it is there."""
         if value is None:
             return []
@@ -213,7 +268,9 @@ class Core:
         if isinstance(value, Alt):
             found: list[tuple[Path, Tensor]] = []
             for path, option in self.options(value):
-                found += [(merged(path, p), t) for p, t in self.tensors(option, deep) if compatible(path, p)]
+                found += [
+                    (merged(path, p), t) for p, t in self.tensors_in(option, deep) if compatible(path, p)
+                ]
             return found
         if deep <= 0:
             return []
@@ -225,36 +282,14 @@ class Core:
             items = list(value.attrs.values())[:16]
         else:
             return []
-        return [pair for item in items for pair in self.tensors(item, deep - 1)]
+        return [pair for item in items for pair in self.tensors_in(item, deep - 1)]
 
     def force(self, value: Value) -> Value:
         """A lazy name, found out."""
         if isinstance(value, Lazy):
-            return self.resolve(value)
+            return self.names.resolve(value)
         return value
-
-    resolve: Callable[[Lazy], Value]
 
 
 def _key(key: Any) -> Any:
     return key if isinstance(key, (str, int)) else id(key)
-
-
-def merged(a: Path, b: Path) -> Path:
-    if not a:
-        return b
-    if not b or a is b:
-        return a
-    have = {c for c, _ in a}
-    return (*a, *(pair for pair in b if pair[0] not in have))
-
-
-def same(a: Value, b: Value) -> bool:
-    if a is b:
-        return True
-    return (
-        isinstance(a, Const)
-        and isinstance(b, Const)
-        and type(a.value) is type(b.value)
-        and a.value == b.value
-    )

@@ -1,0 +1,63 @@
+"""with blocks: grad mode, and contexts of the project."""
+
+from __future__ import annotations
+
+import ast
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gradmend.check.values import NONE, Const, Function, Instance, Seq, Value, unknown
+
+if TYPE_CHECKING:
+    from gradmend.check.walk.walker import Walker
+
+
+class Contexts:
+    __slots__ = ("walk",)
+
+    def __init__(self, walk: Walker) -> None:
+        self.walk = walk
+
+    def grad_mode(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        if args and isinstance(args[0], Function):  # torch.no_grad(f)
+            args[0].grad_mode = last == "enable_grad"
+            return args[0]
+        made = Instance(None, "grad_mode")
+        on: bool | None = last == "enable_grad"
+        if last in ("set_grad_enabled", "inference_mode") and (args or "mode" in keywords):
+            value = args[0] if args else keywords["mode"]
+            known = self.walk.questions.truthy(value)
+            on = known if last == "set_grad_enabled" or known is None else not known
+        made.attrs["mode"] = Const(on)
+        if (
+            last == "set_grad_enabled"
+            and isinstance(self.walk.statement, ast.Expr)
+            and self.walk.statement.value is node
+        ):
+            self.walk.grad_mode = on
+        return made
+
+    def enter(self, value: Value) -> tuple[Value, Any]:
+        """What `as` binds, and what to do on leaving."""
+        for _, option in self.walk.options(value):
+            if isinstance(option, Instance):
+                if option.nn == "grad_mode":
+                    mode = option.attrs.get("mode")
+                    self.walk.grad_mode = mode.value if isinstance(mode, Const) else None
+                elif option.nn == "forgive":
+                    before = self.walk.healed
+                    self.walk.healed = True
+                    return option, partial(setattr, self.walk, "healed", before)
+                elif option.cls is not None:
+                    start, end = (
+                        self.walk.classes.method_of(option, "__enter__"),
+                        self.walk.classes.method_of(option, "__exit__"),
+                    )
+                    site = self.walk.statement or ast.Pass()
+                    inner = self.walk.calls.call_value(start, [], {}, site) if start is not None else option
+                    return inner, partial(
+                        self.walk.calls.call_value, end, [NONE, NONE, NONE], {}, site
+                    ) if end is not None else None
+            if isinstance(option, Seq) and option.kind == "generator":
+                return (option.items[0] if option.items else unknown()), None
+        return value, None

@@ -1,0 +1,27 @@
+"""A frame of the abstract run, and the end of its allowance."""
+
+from __future__ import annotations
+
+from gradmend.check.project import Module
+from gradmend.check.values import Class, Function, Path, Value
+
+
+class Enough(Exception):
+    """The walk's allowance is used up; what was found stands."""
+
+
+class Frame:
+    __slots__ = ("cls", "env", "function", "loops", "module", "outer", "own", "returns", "yields")
+
+    def __init__(
+        self, module: Module, env: dict[str, Value], outer: tuple[dict[str, Value], ...] = ()
+    ) -> None:
+        self.module = module
+        self.env = env
+        self.outer = outer
+        self.returns: list[tuple[Path, Value]] = []
+        self.yields: list[Value] = []
+        self.function: Function | None = None
+        self.cls: Class | None = None
+        self.loops = 0
+        self.own: Value | None = None
