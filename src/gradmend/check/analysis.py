@@ -43,6 +43,8 @@ def _guarded(walker: Walker, walk: Any) -> None:
     walker.active.clear()
     walker.journals.clear()
     walker.path, walker.grad_mode, walker.statement, walker.healed = (), True, None, False
+    walker.inference = walker.forward_mode = walker.patched = False
+    walker.recomputed = None
     walker.holds.clear()
 
 

@@ -19,7 +19,8 @@ from gradmend.check.project import Project, parse
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
 _WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
 _WRITES = re.compile(
-    rb"[-+*/%&|^@<>]=|\]\s*=[^=]|_\(|inplace|\.data\b|out=|backward|\.step\(|max_norm|numpy|\bctx\b"
+    rb"[-+*/%&|^@<>]=|\]\s*=[^=]|_\(|inplace|\.data\b|out=|backward|\.step\(|max_norm|numpy|\bctx\b|\bgrad\(|"
+    rb"inference_mode|sparse|_backward_hook"
 )
 SYNTAX = "GM000"
 

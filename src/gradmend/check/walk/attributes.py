@@ -68,7 +68,7 @@ class Attributes:
                 return Bound(owner, name)
             if name in ("data", "grad", "T", "mT", "H", "real", "imag") and owner.tensor is not None:
                 return self.walk.tensor_methods.tensor_attribute(owner.tensor, name, node)
-            made = owner.attrs[name] = Opaque(f"{owner.name}.{name}" if owner.name else name)
+            made = owner.attrs[name] = Opaque(f"{owner.name}.{name}" if owner.name else name, owner.data)
             made.attrs["$owner"] = owner
             return made
         return Bound(owner, name)

@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING
 from gradmend.check import words
 from gradmend.check.findings import Severity
 from gradmend.check.ledger import leading_to
-from gradmend.check.values import NO, NONE, YES, Const, Group, Node, Seq, Storage, Tensor, Value, unknown
+from gradmend.check.values import (
+    NO,
+    NONE,
+    YES,
+    Const,
+    Group,
+    Node,
+    Seq,
+    Storage,
+    Tensor,
+    Value,
+    is_const,
+    unknown,
+)
+from gradmend.check.walk.frames import Region
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -48,13 +62,48 @@ class Backward:
         if inputs is not None:
             targets = {id(n) for _, t in self.walk.tensors_in(inputs) for n in self._nodes(t)}
             only = leading_to(nodes, targets) if targets else None
+            self._unused(nodes, inputs, keywords, node)
         leaves = self.walk.ledger.backward(
             nodes, self.walk.at(node), self.walk.path, retain=retain, only=only
         )
         if inputs is None:
-            for leaf in leaves:
-                for storage in leaf.storages:
-                    storage.has_grad = True
+            create = keywords.get("create_graph")
+            live = create is not None and not is_const(create, False)
+            self.walk.gradients.arrived(leaves, self.walk.at(node), live)
+
+    def _unused(self, roots: list[Node], inputs: Value, keywords: dict[str, Value], node: ast.AST) -> None:
+        """torch.autograd.grad with respect to what the output was not computed from."""
+        allowed = [keywords.get(k) for k in ("allow_unused", "materialize_grads")]
+        if not roots or any(v is not None and not is_const(v, False) for v in allowed):
+            return
+        asked = node.args[1] if isinstance(node, ast.Call) and len(node.args) > 1 else None
+        if not (isinstance(inputs, Tensor) or isinstance(asked, (ast.List, ast.Tuple))):
+            return  # a list made elsewhere: which tensors it holds is not known one by one
+        reached: set[Node] = set()
+        todo = list(roots)
+        while todo:
+            one = todo.pop()
+            if one in reached:
+                continue
+            reached.add(one)
+            if not one.sure or one.path:
+                return  # what is not seen, or not on every path, may lead there
+            todo += one.parents
+        for path, tensor in self.walk.tensors_in(inputs):
+            top = self.walk.tensors.node_of(tensor)
+            if (
+                top is not None
+                and not path
+                and top not in reached
+                and tensor.grad == YES
+                and not (tensor.opaque or tensor.uncertain or isinstance(tensor, Group))
+            ):
+                name = f"`{tensor.name}`" if tensor.name else "this tensor"
+                what = (
+                    f"grad with respect to {name}, from which the output was not computed: PyTorch refuses it"
+                )
+                self.walk.told(words.refused("GM134", self.walk.at(node), what, "error"))
+                return
 
     def _nodes(self, tensor: Tensor) -> list[Node]:
         members = tensor.members if isinstance(tensor, Group) else [tensor]
@@ -121,12 +170,14 @@ class Backward:
         if grad:
             for path, tensor in found:
                 self.walk.tensors.save(path, tensor, made, node, "checkpoint", "self", grad == YES)
-        result = self.walk.calls.call_value(
-            args[0],
-            args[1:],
-            {k: v for k, v in keywords.items() if k not in ("use_reentrant", "preserve_rng_state")},
-            node,
-        )
+        rest = {k: v for k, v in keywords.items() if k not in ("use_reentrant", "preserve_rng_state")}
+        before = self.walk.recomputed
+        if grad:
+            self.walk.recomputed = Region(made)
+        try:
+            result = self.walk.calls.call_value(args[0], args[1:], rest, node)
+        finally:
+            self.walk.recomputed = before
         if grad:
             for _, tensor in self.walk.tensors_in(result):
                 top = self.walk.tensors.node_of(tensor)

@@ -53,7 +53,7 @@ class Builtins:
                     "tuple" if name == "tuple" else "list",
                     first.rest,
                 )
-            if isinstance(first, Opaque):
+            if isinstance(first, Opaque) or (isinstance(first, Instance) and first.nn == "loader"):
                 return first
             return Seq(self.walk.iteration.iterate(first, None), "tuple" if name == "tuple" else "list")
         if name == "next" and first is not None:

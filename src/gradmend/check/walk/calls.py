@@ -137,8 +137,10 @@ class Calls:
             self.walk.definitions.declare(function.module)
         self.bind_parameters(function, args, keywords, env)
         path, statement, mode = self.walk.path, self.walk.statement, self.walk.grad_mode
+        inference = self.walk.inference
         if function.grad_mode is not None:
             self.walk.grad_mode = function.grad_mode
+            self.walk.inference = function.inference or (inference and not function.grad_mode)
         self.walk.frames.append(frame)
         self.walk.active.append(key)
         try:
@@ -153,6 +155,7 @@ class Calls:
             self.walk.frames.pop()
             self.walk.active.pop()
             self.walk.path, self.walk.statement, self.walk.grad_mode = path, statement, mode
+            self.walk.inference = inference
         if frame.yields:
             return Seq(frame.yields, "generator")
         depth = len(path)

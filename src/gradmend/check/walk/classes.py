@@ -16,6 +16,7 @@ from gradmend.check.values import (
     Lazy,
     Opaque,
     Seq,
+    Tensor,
     Value,
     unknown,
 )
@@ -134,13 +135,29 @@ class Classes:
     def call_instance(
         self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
+        hooked = "$backward_hooks" in owner.attrs and self.walk.grad_mode is not False
+        if hooked:
+            args = [self._hooked(value, node) for value in args]
         result = self._forward(owner, args, keywords, node)
+        if hooked:
+            result = self._hooked(result, node)
         hooks = owner.attrs.get("$hooks")
         for hook in hooks.items if isinstance(hooks, Seq) else ():
             changed = self.walk.calls.call_value(hook, [owner, Seq(list(args), "tuple"), result], {}, node)
             if not (isinstance(changed, Const) and changed.value is None) and not isinstance(changed, Opaque):
                 result = changed
         return result
+
+    def _hooked(self, value: Value, node: ast.AST) -> Value:
+        """A module's backward hook is a Function around what goes in and what comes out."""
+        if isinstance(value, Seq):
+            return Seq([self._hooked(v, node) for v in value.items], value.kind, value.rest)
+        if not isinstance(value, Tensor) or not self.walk.tensors.grad_of(value):
+            return value
+        made = Tensor(value.storages, value.grad, self.walk.tensors.record("hook", [((), value)], node))
+        made.leaf, made.name, made.opaque = False, value.name, value.opaque
+        made.of_function, made.function_view = "the module's backward hook", True
+        return made
 
     def _forward(
         self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST

@@ -146,8 +146,8 @@ class Containers:
         if isinstance(owner, Opaque):
             name = f"[{key.value!r}]" if isinstance(key, Const) and not key.soft else "[]"
             if name == "[]":
-                return unknown()
-            return owner.attrs.setdefault(name, unknown(f"{owner.name}{name}"))
+                return Opaque("", owner.data)
+            return owner.part(name, f"{owner.name}{name}")
         return unknown()
 
     def _instance_item(self, owner: Instance, at: ast.expr, node: ast.Subscript) -> Value:

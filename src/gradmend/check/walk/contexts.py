@@ -6,7 +6,7 @@ import ast
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gradmend.check.values import NONE, Const, Function, Instance, Seq, Value, unknown
+from gradmend.check.values import NONE, Const, Function, Instance, Seq, Value, is_const, unknown
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -21,6 +21,7 @@ class Contexts:
     def grad_mode(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         if args and isinstance(args[0], Function):  # torch.no_grad(f)
             args[0].grad_mode = last == "enable_grad"
+            args[0].inference = last == "inference_mode"
             return args[0]
         made = Instance(None, "grad_mode")
         on: bool | None = last == "enable_grad"
@@ -29,6 +30,7 @@ class Contexts:
             known = self.walk.questions.truthy(value)
             on = known if last == "set_grad_enabled" or known is None else not known
         made.attrs["mode"] = Const(on)
+        made.attrs["inference"] = Const(last == "inference_mode" and on is False)
         if (
             last == "set_grad_enabled"
             and isinstance(self.walk.statement, ast.Expr)
@@ -44,6 +46,10 @@ class Contexts:
                 if option.nn == "grad_mode":
                     mode = option.attrs.get("mode")
                     self.walk.grad_mode = mode.value if isinstance(mode, Const) else None
+                    self.walk.inference = self.walk.inference or is_const(option.attrs.get("inference"), True)
+                elif option.nn == "patched":
+                    was, self.walk.patched = self.walk.patched, True
+                    return option, partial(setattr, self.walk, "patched", was)
                 elif option.nn == "forgive":
                     before = self.walk.healed
                     self.walk.healed = True

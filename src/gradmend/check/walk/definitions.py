@@ -45,6 +45,7 @@ class Definitions:
         name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
         if name in ("no_grad", "inference_mode"):
             made.grad_mode = False
+            made.inference = name == "inference_mode"
         elif name == "enable_grad":
             made.grad_mode = True
         elif name == "set_grad_enabled" and isinstance(decorator, ast.Call) and decorator.args:

@@ -27,6 +27,7 @@ from gradmend.check.values import (
     unknown,
 )
 from gradmend.check.walk.operators import BINARY
+from gradmend.check.walk.sparse import is_sparse
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -77,7 +78,17 @@ class Expressions:
         return self.walk.over(owner, lambda v: self.walk.attributes.attribute(v, node.attr, node))
 
     def _binary(self, node: ast.BinOp) -> Value:
-        left, right = self.walk.eval(node.left), self.walk.eval(node.right)
+        """A long sum is a chain to the left: gone down by a loop, so that its length is no depth."""
+        chain = [node]
+        while isinstance(chain[-1].left, ast.BinOp):
+            chain.append(chain[-1].left)
+            self.walk.spend()
+        value = self.walk.eval(chain[-1].left)
+        for one in reversed(chain):
+            value = self._operator(one, value, self.walk.eval(one.right))
+        return value
+
+    def _operator(self, node: ast.BinOp, left: Value, right: Value) -> Value:
         if type(left) is Const and type(right) is Const:
             fold = _FOLD.get(type(node.op))
             if fold is not None and _small(left.value) and _small(right.value):
@@ -99,7 +110,10 @@ class Expressions:
             return unknown()
         if self.walk.arrays.is_array(left) or self.walk.arrays.is_array(right):
             return self.walk.arrays.numpy_result()
-        return self.walk.tensors.apply(BINARY.get(type(node.op), "add"), node, {"self": left, "other": right})
+        op = BINARY.get(type(node.op), "add")
+        if is_sparse(left) or is_sparse(right):
+            self.walk.sparse.operator(op, left, right, node)
+        return self.walk.tensors.apply(op, node, {"self": left, "other": right})
 
     def _unary(self, node: ast.UnaryOp) -> Value:
         value = self.walk.eval(node.operand)

@@ -6,7 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check import table
-from gradmend.check.values import Ext, Instance, Opaque, Partial, Seq, Tensor, Value, unknown
+from gradmend.check.values import Const, Ext, Instance, Opaque, Partial, Seq, Tensor, Value, unknown
+from gradmend.check.walk.sparse import CONSTRUCTORS, is_sparse
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -20,7 +21,19 @@ _OPTIMIZERS = frozenset(
     """.split()
 )
 _COLLECTIVES = frozenset(
-    {"all_reduce", "broadcast", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor"}
+    {
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "scatter",
+        "recv",
+        "irecv",
+        "all_to_all_single",
+        "all_gather",
+        "all_gather_into_tensor",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+    }
 )
 _FORGIVE = frozenset({"allow_mutation_on_saved_tensors", "heal"})
 _NO_NAMESPACE = frozenset(
@@ -54,9 +67,15 @@ class External:
         last = name.rpartition(".")[2]
         if head in ("numpy", "np"):
             return self.walk.arrays.numpy(last, args, node)
+        if name.endswith("sparse.patch"):
+            if isinstance(self.walk.statement, ast.Expr):
+                self.walk.patched = True
+            return Instance(None, "patched")
         if name == "gradmend.super":
             return self.walk.module_methods.base_method(args, keywords, node)
         if last in ("deepcopy", "copy") and head == "copy" and args:
+            if last == "deepcopy":
+                self.walk.sparse.copied(args[0], node)
             return self.walk.builtin.copied(args[0], {}, last == "deepcopy")
         if last == "partial" and args:
             return Partial(args[0], args[1:], keywords)
@@ -106,18 +125,25 @@ class External:
         if last == "from_numpy" and args:
             return self.walk.arrays.from_array(args[0], node)
         if last == "DataLoader" or (parts[1:2] == ["utils"] and last in ("DataLoader", "TensorDataset")):
-            return self._loader(args) if last == "DataLoader" else unknown()
-        if last in ("sparse_coo_tensor", "sparse_csr_tensor", "to_sparse"):
-            made_tensor = self.walk.tensors.apply("clone", node, {"self": Seq(list(args))}, shown=last)
-            if isinstance(made_tensor, Tensor):
-                made_tensor.sparse = "result"
-            return made_tensor
+            if last == "DataLoader" and args:
+                self.walk.sparse.batched(args[0], keywords, node)
+            return Instance(None, "loader") if last == "DataLoader" else unknown()
+        if last in CONSTRUCTORS:
+            return self.walk.sparse.make(last, args, keywords, node)
+        if last.startswith("_foreach_") and last.endswith("_") and args:
+            return self._foreach(last, args, node)
+        if parts[1:2] == ["func"] and last in ("jvp", "jacfwd") and args:
+            return self._forward_mode(args, node)
         if parts[1:2] == ["func"] and last == "functional_call" and len(args) > 1:
             return self.walk.ops.all_kept("functional_call", args[1:], node)
         if len(parts) > 2 and parts[1] in ("linalg", "special"):
             return self.walk.ops.op(
                 f"{parts[1]}_{last}" if table.op(f"{parts[1]}_{last}") else last, args, dict(keywords), node
             )
+        if len(parts) == 3 and parts[1] == "sparse" and last in ("mm", "addmm") and args:
+            if isinstance(args[0], Tensor) and is_sparse(args[0]):
+                self.walk.sparse.refuse(args[0], "mm", args[1:], {}, node)
+            return self.walk.ops.op("mm" if last == "mm" else "addmm", args, dict(keywords), node)
         if parts[1] == "distributed" and last in _COLLECTIVES and args:
             return self.walk.writes.write(args[0], "copy_", node, shown=f"{last}()", how="collective")
         if len(parts) > 2 and parts[1] in _NO_NAMESPACE:
@@ -151,5 +177,19 @@ class External:
             args = [keywords.pop("input")]
         return self.walk.ops.op(last, args, dict(keywords), node)
 
-    def _loader(self, args: list[Value]) -> Value:
-        return Seq([], "loader", rest=unknown("batch"))
+    def _foreach(self, last: str, args: list[Value], node: ast.AST) -> Value:
+        """torch._foreach_add_(parameters, ...): the op on each tensor of the first list."""
+        op = last.removeprefix("_foreach_")
+        others: dict[str, Value] = {f"arg{i}": v for i, v in enumerate(args[1:]) if not isinstance(v, Const)}
+        return self.walk.writes.write(args[0], op, node, others, shown=f"{last}()")
+
+    def _forward_mode(self, args: list[Value], node: ast.AST) -> Value:
+        before, self.walk.forward_mode = self.walk.forward_mode, True
+        try:
+            with self.walk.mode(False):
+                inputs = list(args[1].items) if len(args) > 1 and isinstance(args[1], Seq) else []
+                if inputs:
+                    self.walk.calls.call_value(args[0], inputs, {}, node)
+        finally:
+            self.walk.forward_mode = before
+        return unknown()

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from gradmend.check.project import Module
-from gradmend.check.values import Class, Function, Path, Value
+from gradmend.check.values import Class, Function, Node, Path, Value
 
 
 class Enough(Exception):
     """The walk's allowance is used up; what was found stands."""
+
+
+class Region:
+    """A checkpointed function while it is walked: its node, and what memory was made inside."""
+
+    __slots__ = ("made", "node")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.made: set[int] = set()
 
 
 class Frame:

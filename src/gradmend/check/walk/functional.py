@@ -39,6 +39,7 @@ class Functional:
             if isinstance(first, Tensor) and len(first.storages) == 1:
                 made.storages = first.storages  # a Parameter shares its data's memory
                 made.storages[0].kind = "param"
+                made.sparse = first.sparse
             return made
         if parts[0] == "utils":
             if last == "parameters_to_vector":
@@ -53,6 +54,12 @@ class Functional:
 
     def _functional(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         inplace = keywords.get("inplace")
+        if (
+            args
+            and last in ("leaky_relu", "leaky_relu_")
+            and (last[-1] == "_" or self.walk.questions.truthy(inplace or NONE))
+        ):
+            self.walk.refusals.negative_slope(args[0], args[1:2], keywords, node)
         if args and inplace is not None and self.walk.questions.truthy(inplace) is True:
             return self.walk.writes.write(
                 args[0],

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradmend.check import words
+from gradmend.check.findings import Place
 from gradmend.check.values import (
     NONE,
     YES,
@@ -55,6 +56,8 @@ class Functions:
             else:
                 result = self.walk.calls.call_function(forward, [ctx, *args], keywords, node)
         self.walk.holds.pop()
+        if grad and hold.dirty and not isinstance(result, Opaque):
+            self._returned(hold, result, node)
         if not hold.dirty and grad:
             for where, shown, name in hold.wrote[:1]:
                 self.walk.told(
@@ -65,7 +68,23 @@ class Functions:
                         "warning",
                     )
                 )
-        return self._outputs(result, made, grad, node, cls.name) if grad else result
+        return self._outputs(result, hold, node) if grad else result
+
+    def _returned(self, hold: _Hold, result: Value, node: ast.AST) -> None:
+        """What is marked dirty must be given back itself."""
+        given = [t for _, t in self.walk.tensors_in(result)]
+        for place, tensor in hold.marked:
+            if tensor not in given:
+                self.walk.told(
+                    words.refused(
+                        "GM120",
+                        self.walk.at(node),
+                        f"{hold.name} marks `{tensor.name or 'its input'}` as dirty and does not return it: PyTorch refuses it",
+                        "error" if hold.grad == YES else "warning",
+                        (("it is marked here", place),),
+                    )
+                )
+                return
 
     def check_function(self, cls: Class) -> None:
         """A custom Function by itself, given tensors of which nothing is known but that they need a gradient."""
@@ -77,16 +96,18 @@ class Functions:
         args: list[Value] = [unknown(a.arg) for a in forward.node.args.args[1:]]
         self.apply_function(cls, args, {}, forward.node)
 
-    def _outputs(self, result: Value, made: Node, grad: int, node: ast.AST, name: str) -> Value:
+    def _outputs(self, result: Value, hold: _Hold, node: ast.AST) -> Value:
         if isinstance(result, Seq):
-            return Seq([self._outputs(v, made, grad, node, name) for v in result.items], result.kind)
+            return Seq([self._outputs(v, hold, node) for v in result.items], result.kind)
         if isinstance(result, Alt):
-            return Alt([(p, self._outputs(v, made, grad, node, name)) for p, v in result.options])
+            return Alt([(p, self._outputs(v, hold, node)) for p, v in result.options])
         if isinstance(result, Opaque):
             result = result.as_tensor()
         if isinstance(result, Tensor):
-            out = Tensor(result.storages, grad, made)
-            out.leaf, out.of_function, out.name = False, name, ""
+            out = Tensor(result.storages, hold.grad, hold.node)
+            out.leaf, out.of_function, out.name = False, hold.name, ""
+            out.function_view = not hold.dirty and any(id(s) in hold.given for s in result.storages)
+            out.opaque = result.opaque and out.function_view
             return out
         return result
 
@@ -99,6 +120,8 @@ class Functions:
             hold.node.keeps = True
         if name == "mark_dirty" and isinstance(hold, _Hold):
             hold.dirty = True
+            for value in args:
+                hold.marked += [(self.walk.at(node), t) for p, t in self.walk.tensors_in(value) if not p]
         return NONE
 
     def hang_on_ctx(self, ctx: Instance, name: str, value: Value, node: ast.AST) -> None:
@@ -121,9 +144,10 @@ class Functions:
 class _Hold(Value):
     """The node behind a ctx."""
 
-    __slots__ = ("dirty", "found", "given", "grad", "name", "node", "wrote")
+    __slots__ = ("dirty", "found", "given", "grad", "marked", "name", "node", "wrote")
 
     def __init__(self, node: Node, grad: int, given: set[int], found: Any, name: str) -> None:
         self.node, self.grad, self.given, self.found, self.name = node, grad, given, found, name
         self.dirty = False
+        self.marked: list[tuple[Place, Tensor]] = []
         self.wrote: list[tuple[Any, str, str]] = []

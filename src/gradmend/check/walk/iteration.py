@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check.values import (
+    NO,
     Alt,
     Const,
     Dict,
@@ -66,7 +67,7 @@ class Iteration:
                 return [self.sibling(value) for _ in range(n)]
             return [self.walk.tensors.rows(value) for _ in range(n)]
         if isinstance(value, Opaque):
-            return [value.attrs.setdefault(f"[{i}]", unknown(f"{value.name}[{i}]")) for i in range(n)]
+            return [value.part(f"[{i}]", f"{value.name}[{i}]") for i in range(n)]
         if isinstance(value, Instance):
             parts = self.iterate(value, None)
             return [parts[i] if i < len(parts) else unknown() for i in range(n)]
@@ -91,12 +92,15 @@ class Iteration:
             return []
         if isinstance(value, Tensor):
             if value.opaque and value.node is None:
-                return [unknown(), unknown()]
+                data = value.grad == NO
+                return [Opaque("", data), Opaque("", data)]
             return [self.walk.tensors.rows(value), self.walk.tensors.rows(value)]
         if isinstance(value, Dict):
             keys: list[Value] = [Const(k) for k in value.items]
             return keys if value.rest is None else [*keys, unknown()]
         if isinstance(value, Instance):
+            if value.nn == "loader":
+                return [Opaque("batch", True), Opaque("batch", True)]
             held = self.walk.modules.module_items(value)
             if held is not None:
                 return list(held)
@@ -112,6 +116,9 @@ class Iteration:
                     for i in range(2)
                 ]
             return [unknown(), unknown()]
+        if isinstance(value, Opaque):
+            data = value.data or "loader" in value.name.lower()
+            return [Opaque("batch" if data else "", data), Opaque("batch" if data else "", data)]
         if isinstance(value, Const):
             return [Const(c) for c in value.value[:2]] if isinstance(value.value, str) else []
         return [unknown(), unknown()]

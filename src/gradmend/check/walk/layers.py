@@ -64,7 +64,7 @@ class Layers:
         if name.startswith("Embedding"):
             return self.embedding(x, weight, owner.attrs.get("max_norm", NONE), node)
         if BATCH_NORM.match(name):
-            return self.batch_norm(x, weight, bias, node, snake(name))
+            return self._normalised(owner, x, weight, bias, node)
         if name in ("LayerNorm", "GroupNorm", "RMSNorm"):
             return self.norm(x, weight, bias, node, snake(name))
         if name == "PReLU":
@@ -78,6 +78,9 @@ class Layers:
         inplace = owner.attrs.get("inplace")
         if table.op(function) is not None:
             if inplace is not None and self.walk.questions.truthy(inplace) is True:
+                if name == "LeakyReLU":
+                    slope = {"negative_slope": owner.attrs.get("negative_slope", NONE)}
+                    self.walk.refusals.negative_slope(x, [], slope, node)
                 return self.walk.writes.write(
                     x, f"{function}_", node, shown=f"{name}(inplace=True)", flag=True
                 )
@@ -143,6 +146,23 @@ class Layers:
     def batch_norm(self, x: Value, weight: Value, bias: Value, node: ast.AST, shown: str) -> Value:
         slots = {"self": x, "mat2": weight} if not isinstance(weight, Const) else {"self": x}
         return self._kept_pair(x, weight, bias, node, shown, slots)
+
+    def _normalised(self, owner: Instance, x: Value, weight: Value, bias: Value, node: ast.AST) -> Value:
+        """BatchNorm as a layer: in eval mode backward reads the running statistics, in train mode the pass changes them."""
+        shown = snake(owner.nn)
+        result = self.batch_norm(x, weight, bias, node, shown)
+        stats = [
+            s for s in (owner.attrs.get("running_mean"), owner.attrs.get("running_var")) if s is not None
+        ]
+        if is_const(owner.attrs.get("training"), False):
+            if isinstance(result, Tensor) and result.node is not None:
+                for _, tensor in self.walk.tensors_in(Seq(stats)):
+                    sure = result.grad == YES
+                    self.walk.tensors.save((), tensor, result.node, node, shown, "running", sure)
+        else:
+            with self.walk.mode(False):
+                self.walk.writes.write(Seq(stats), "copy_", node, shown=shown, how="stats")
+        return result
 
     def norm(self, x: Value, weight: Value, bias: Value, node: ast.AST, shown: str) -> Value:
         return self._kept_pair(x, weight, bias, node, shown, {})

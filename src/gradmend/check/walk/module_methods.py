@@ -107,9 +107,8 @@ class ModuleMethods:
                 tensor.grad = YES if on else NO
             return owner
         if name == "zero_grad":
-            for tensor in self.walk.modules.parameters_of(owner):
-                for storage in tensor.storages:
-                    storage.has_grad = False
+            keep = keywords.get("set_to_none", args[0] if args else None)
+            self.walk.gradients.dropped(self.walk.modules.parameters_of(owner), keep, self.walk.at(node))
             return NONE
         if name in ("register_buffer", "register_parameter", "add_module", "register_module") and args:
             value = (
@@ -148,6 +147,9 @@ class ModuleMethods:
             hooks = owner.attrs.setdefault("$hooks", Seq([]))
             if isinstance(hooks, Seq) and len(hooks.items) < 4:
                 hooks.items.append(args[0])
+            return unknown()
+        if name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
+            self.walk.store(owner.attrs, "$backward_hooks", Const(True))
             return unknown()
         if name == "flatten_parameters" or name.startswith("register_"):
             return unknown()

@@ -24,6 +24,7 @@ from gradmend.check.values import (
     unknown,
 )
 from gradmend.check.walk.kinds import BATCH_NORM, CONTAINERS, CONV, LOSS, RECURRENT, SAME, WEIGHTED, snake
+from gradmend.check.walk.sparse import GRADIENT
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -63,6 +64,8 @@ class Modules:
             inplace = args[0]
         if inplace is not None:
             made.attrs["inplace"] = inplace
+        if name == "LeakyReLU":
+            made.attrs["negative_slope"] = keywords.get("negative_slope", args[0] if args else NONE)
         if name in CONTAINERS or name == "ParameterList":
             items: list[Value] = []
             for value in args:
@@ -90,6 +93,9 @@ class Modules:
             if name.startswith("Embedding"):
                 bound = keywords.get("max_norm", args[3] if len(args) > 3 else NONE)
                 made.attrs["max_norm"] = bound
+                weight = made.attrs["weight"]
+                if isinstance(weight, Tensor) and is_const(keywords.get("sparse"), True):
+                    weight.sparse = GRADIENT
         elif BATCH_NORM.match(name):
             if not is_const(keywords.get("affine"), False):
                 made.attrs["weight"], made.attrs["bias"] = self.parameter("weight"), self.parameter("bias")

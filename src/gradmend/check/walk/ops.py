@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gradmend.check import table, words
 from gradmend.check.values import MAYBE, NO, YES, Const, Instance, Seq, Tensor, Value, unknown
+from gradmend.check.walk.sparse import is_sparse
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -54,21 +55,8 @@ class Ops:
                 slots[info.args[i]] = value
         for key, value in keywords.items():
             slots[info.args[0] if key == "input" else key] = value
-        if (
-            name == "sum"
-            and args
-            and isinstance(args[0], Tensor)
-            and args[0].sparse == "result"
-            and (len(args) > 1 or "dim" in keywords)
-        ) and self.walk.tensors.grad_of(args[0]) == YES:
-            self.walk.told(
-                words.refused(
-                    "GM306",
-                    self.walk.at(node),
-                    "sum over a dimension of a sparse tensor that needs grad has no derivative",
-                    "warning",
-                )
-            )
+        if not method and args and isinstance(args[0], Tensor) and is_sparse(args[0]):
+            self.walk.sparse.refuse(args[0], name, args[1:], keywords, node)
         if pair:
             first = self.walk.tensors.apply("sum", node, {"self": args[0]}, shown=name)
             if isinstance(first, Tensor) and first.node is not None:

@@ -19,7 +19,6 @@ from gradmend.check.values import (
     Seq,
     Tensor,
     Value,
-    is_const,
     unknown,
 )
 
@@ -77,6 +76,8 @@ class Optim:
                     result = self.walk.calls.call_value(closure, [], {}, node)
             kind = owner.attrs.get("$name")
             word = f"{kind.value}.step" if isinstance(kind, Const) else "optimizer.step"
+            if isinstance(kind, Const):
+                self.walk.sparse.stepped(str(kind.value), owner, tensors, node)
             fused = owner.attrs.get("$fused")
             how = "fused" if isinstance(fused, Const) and fused.value is True else "loud"
             with self.walk.mode(False):
@@ -86,10 +87,7 @@ class Optim:
             return result
         if name == "zero_grad":
             keep = keywords.get("set_to_none", args[0] if args else None)
-            if not is_const(keep, False):
-                for tensor in tensors:
-                    for storage in tensor.storages:
-                        storage.has_grad = False
+            self.walk.gradients.dropped(tensors, keep, self.walk.at(node))
             return NONE
         if name == "add_param_group" and args and isinstance(params, Seq):
             params.items += self._parameters_in(args[0])

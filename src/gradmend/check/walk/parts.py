@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from gradmend.check import words
 from gradmend.check.values import Const, Dict, Instance, Opaque, Seq, Tensor, Value, unknown
+from gradmend.check.walk.layouts import overlap_in_part
 from gradmend.check.walk.operators import BINARY, SYMBOL
 from gradmend.check.walk.targets import target_name
 
@@ -22,6 +24,7 @@ class Parts:
     def augment(self, node: ast.AugAssign) -> None:
         value = self.walk.eval(node.value)
         target = node.target
+        self.shifted(target, node.value, value, node)
         kind = type(node.op)
         if isinstance(target, ast.Subscript):
             owner = self.walk.eval(target.value)
@@ -120,6 +123,13 @@ class Parts:
             return unknown()  # a counter: not worth counting
         return self.walk.tensors.apply(BINARY.get(kind, "add"), node, {"self": current, "other": value})
 
+    def shifted(self, target: ast.expr, read: ast.expr, value: Value, site: ast.AST) -> None:
+        """x[1:] = x[:-1]: what is read is partly what is written."""
+        if not overlap_in_part(target, read) or not isinstance(value, Tensor) or value.opaque or value.quiet:
+            return
+        what = "this writes where it reads: which of the old elements it copies depends on the order, and PyTorch refuses it"
+        self.walk.told(words.refused("GM129", self.walk.at(site), what, "warning"))
+
     def set_item(self, target: ast.Subscript, value: Value) -> None:
         owner = self.walk.eval(target.value)
         for path, option in self.walk.options(owner):
@@ -138,6 +148,7 @@ class Parts:
                 self.walk.store(owner.attrs, f"[{target.slice.value!r}]", value)
             if isinstance(owner, (Tensor, Opaque)):
                 return  # a key: it is a dictionary
+        self.walk.sparse.assigned(owner, self.walk.statement or target)
         site = self.walk.statement if isinstance(self.walk.statement, (ast.Assign, ast.AugAssign)) else target
         if isinstance(owner, Tensor) or (
             isinstance(owner, Opaque) and (owner.tensor is not None or _array_like(target.slice))

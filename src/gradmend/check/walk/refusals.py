@@ -6,8 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check import words
+from gradmend.check.findings import Severity
 from gradmend.check.fixes import no_grad_around
-from gradmend.check.values import NO, YES, Path, Tensor
+from gradmend.check.values import NO, YES, Const, Path, Tensor, Value
+from gradmend.check.walk.sparse import VALUES
 from gradmend.check.walk.targets import target_name
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ class Refusals:
         self, tensor: Tensor, op: str, site: ast.AST, others: list[tuple[Path, Tensor]], shown: str
     ) -> None:
         """Writes that PyTorch refuses on the spot."""
+        self._inference(tensor, site, shown)
         if self.walk.grad_mode is not True or self.walk.healed:
             return
         grad = self.walk.tensors.grad_of(tensor)
@@ -91,7 +94,16 @@ class Refusals:
                     "warning",
                 )
             )
-        if tensor.sparse == "values" and grad == YES:
+        if tensor.function_view and grad == YES:
+            self.walk.told(
+                words.refused(
+                    "GM127",
+                    place,
+                    f"{shown} changes {name}, which {tensor.of_function} gave out as a view of its input: PyTorch refuses it",
+                    "error",
+                )
+            )
+        if tensor.sparse == VALUES and grad == YES:
             self.walk.told(
                 words.refused(
                     "GM302",
@@ -100,6 +112,43 @@ class Refusals:
                     "warning",
                 )
             )
+
+    def _inference(self, tensor: Tensor, site: ast.AST, shown: str) -> None:
+        if tensor.inference and not self.walk.inference and not tensor.uncertain:
+            what = f"{shown} changes a tensor that was made under inference_mode, outside of it: PyTorch refuses it"
+            severity: Severity = "warning" if tensor.opaque else "error"
+            self.walk.told(words.refused("GM128", self.walk.at(site), what, severity))
+
+    def resized(self, value: Value, op: str, site: ast.AST) -> None:
+        if op not in ("resize_", "resize_as_") or self.walk.grad_mode is not True:
+            return
+        for _, tensor in self.walk.tensors_in(value, deep=0):
+            if self.walk.tensors.grad_of(tensor) == YES and not tensor.opaque and not tensor.uncertain:
+                what = f"{op}() on a tensor that requires grad: PyTorch refuses it"
+                self.walk.told(words.refused("GM130", self.walk.at(site), what, "error"))
+
+    def flag_of_computed(self, tensor: Tensor, site: ast.AST) -> None:
+        """requires_grad = False on what an op has computed."""
+        node = self.walk.tensors.node_of(tensor) if tensor.grad == YES else None
+        if node is None or node.leaf is not None or not node.sure or tensor.opaque or tensor.uncertain:
+            return
+        what = "requires_grad can't be taken from a tensor that was computed: PyTorch refuses it"
+        self.walk.told(words.refused("GM130", self.walk.at(site), what, "error"))
+
+    def negative_slope(
+        self, value: Value, args: list[Value], keywords: dict[str, Value], site: ast.AST
+    ) -> None:
+        """leaky_relu in place: backward goes by the sign of the result."""
+        slope = args[0] if args else keywords.get("negative_slope", keywords.get("lower"))
+        if not (isinstance(slope, Const) and isinstance(slope.value, (int, float)) and slope.value < 0):
+            return
+        for _, tensor in self.walk.tensors_in(value, deep=0):
+            grad = self.walk.tensors.strongest([((), tensor)])
+            if grad and not self.walk.healed:
+                what = "leaky_relu in place with a negative slope: its backward can't tell the sides apart, and PyTorch refuses it"
+                self.walk.told(
+                    words.refused("GM135", self.walk.at(site), what, "error" if grad == YES else "warning")
+                )
 
 
 def _leaf_node(tensor: Tensor) -> bool:

@@ -44,6 +44,8 @@ class Statements:
         if not isinstance(node.value, (ast.Call, ast.BinOp)):
             self.share(value)
         for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                self.walk.parts.shifted(target, node.value, value, node)
             self.bind(target, value)
         return ""
 
@@ -127,7 +129,7 @@ class Statements:
 
     def _with(self, node: Any) -> str:
         leaves = []
-        mode = self.walk.grad_mode
+        mode, inference = self.walk.grad_mode, self.walk.inference
         for item in node.items:
             value = self.walk.eval(item.context_expr)
             inner, leave = self.walk.contexts.enter(value)
@@ -140,7 +142,7 @@ class Statements:
             for leave in reversed(leaves):
                 if leave is not None:
                     leave()
-            self.walk.grad_mode = mode
+            self.walk.grad_mode, self.walk.inference = mode, inference
 
     def _global(self, node: Any) -> str:
         frame = self.walk.frame

@@ -16,11 +16,11 @@ from gradmend.check.values import (
     Ext,
     Group,
     Opaque,
-    Storage,
     Tensor,
     Value,
     unknown,
 )
+from gradmend.check.walk.sparse import COALESCED, CSR, LAYOUTS, VALUES
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -68,9 +68,7 @@ class TensorMethods:
             return made
         if name == "grad":
             if tensor.leaf or tensor.param or tensor.grad:
-                made = Tensor((Storage(f"{tensor.name}.grad", "grad"),))
-                made.name = f"{tensor.name}.grad"
-                if tensor.sparse == "result":
+                if tensor.sparse in LAYOUTS and not tensor.leaf:
                     self.walk.told(
                         words.refused(
                             "GM303",
@@ -79,8 +77,7 @@ class TensorMethods:
                             "warning",
                         )
                     )
-                tensor.attrs = {**(tensor.attrs or {}), "grad": made}
-                return made
+                return self.walk.gradients.read(tensor, node)
             return unknown("grad")
         if name in _VIEWS:
             return self.walk.tensors.look(tensor, node, name.lower())
@@ -136,11 +133,14 @@ class TensorMethods:
             on = isinstance(value, Const) and value.value is True
             members = tensor.members if isinstance(tensor, Group) else [tensor]
             for each in (tensor, *members):
+                if isinstance(value, Const) and not on:
+                    self.walk.refusals.flag_of_computed(each, node)
                 each.grad = YES if on else NO if isinstance(value, Const) else MAYBE
             return True
         tensor.attrs = {**(tensor.attrs or {}), name: value}
         if name == "grad":
             for storage in tensor.storages:
+                storage.grad = None
                 storage.has_grad = not (isinstance(value, Const) and value.value is None)
         return True
 
@@ -149,13 +149,22 @@ class TensorMethods:
     ) -> Value:
         if tensor.attrs is not None and name in tensor.attrs and not isinstance(tensor.attrs[name], Opaque):
             return self.walk.calls.call_value(tensor.attrs[name], args, keywords, node)
+        if tensor.sparse in LAYOUTS:
+            self.walk.sparse.refuse(tensor, name, args, keywords, node)
+            return self.walk.sparse.result(tensor, name, self._method(tensor, name, args, keywords, node))
+        return self._method(tensor, name, args, keywords, node)
+
+    def _method(
+        self, tensor: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
         if name == "backward":
             self.walk.backward.backward([tensor], node, keywords)
             return NONE
         if name in _SIZES:
             return unknown(name)
-        if name in ("detach", "clone") and name == "detach":
+        if name == "detach":
             made = Tensor(tensor.storages)
+            made.inference = tensor.inference
             made.name, made.opaque, made.quiet, made.uncertain = (
                 tensor.name,
                 tensor.opaque,
@@ -168,6 +177,8 @@ class TensorMethods:
         if name == "requires_grad_":
             on = not (args and isinstance(args[0], Const) and args[0].value is False)
             for each in (tensor, *(tensor.members if isinstance(tensor, Group) else ())):
+                if not on:
+                    self.walk.refusals.flag_of_computed(each, node)
                 each.grad = YES if on else NO
                 if on and each.node is None:
                     each.leaf = True
@@ -195,11 +206,17 @@ class TensorMethods:
         if name == "detach_":
             self.walk.refusals.refusals(tensor, "detach_", node, [], "detach_()")
             if tensor.base is None:
+                self.walk.writes.detached(tensor, node)
                 tensor.node, tensor.grad, tensor.leaf = None, NO, True
             return tensor
+        if name in ("to_sparse", "to_sparse_coo", "to_sparse_csr"):
+            made_sparse = self.walk.tensors.apply("clone", node, {"self": tensor}, shown=name)
+            if isinstance(made_sparse, Tensor):
+                made_sparse.sparse = CSR if name.endswith("csr") else COALESCED
+            return made_sparse
         if name == "values" and tensor.sparse:
             made = self.walk.tensors.look(tensor, node, "values")
-            made.sparse = "values"
+            made.sparse = VALUES
             return made
         if table.is_inplace(name):
             return self.in_place(tensor, name, args, keywords, node)
@@ -219,7 +236,10 @@ class TensorMethods:
         shown: str = "",
     ) -> Value:
         if name in table.METADATA_WRITES:
+            self.walk.refusals.resized(tensor, name, node)
             return tensor
+        if name in ("leaky_relu_", "rrelu_"):
+            self.walk.refusals.negative_slope(tensor, args, keywords, node)
         info = table.op(name) or table.op(name[:-1])
         slots: dict[str, Value] = {}
         names = list(info.args[1:]) if info is not None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gradmend.check import table
+from gradmend.check import table, words
 from gradmend.check.ledger import Save
 from gradmend.check.values import MAYBE, NO, YES, Node, Opaque, Path, Seq, Storage, Tensor, Value, unknown
 from gradmend.check.walk.paths import merged
@@ -49,6 +49,9 @@ class Tensors:
         everything = [pair for pairs in found.values() for pair in pairs]
         if not everything:
             return unknown()
+        self.walk.gradients.used(everything, site)
+        if self.walk.recomputed is not None:
+            self._read_again(everything, site)
         if info is not None and info.view and name != "expand_copy":
             first = next(iter(slots.values()))
             return self.view(first, info.view, site, name)
@@ -71,9 +74,20 @@ class Tensors:
             node.sure = False
         return result
 
+    def _read_again(self, found: list[tuple[Path, Tensor]], site: ast.AST) -> None:
+        """A checkpointed function runs again in backward: all that it reads from outside must be as it was."""
+        region = self.walk.recomputed
+        assert region is not None
+        for path, tensor in found:
+            if not tensor.opaque and not any(id(s) in region.made for s in tensor.storages):
+                self.save(path, tensor, region.node, site, "checkpoint", "self", region.node.sure, True)
+
     def fresh(self, site: ast.AST, grad: int = NO) -> Tensor:
         made = Tensor((Storage(),), grad)
         made.origin = self.walk.at(site)
+        made.inference = self.walk.inference
+        if self.walk.recomputed is not None:
+            self.walk.recomputed.made.add(id(made.storages[0]))
         return made
 
     def record(self, name: str, found: list[tuple[Path, Tensor]], site: ast.AST) -> Node:
@@ -125,6 +139,10 @@ class Tensors:
         if self.walk.healed:
             return
         where = self.walk.at(site)
+        if tensor.inference and not self.walk.inference and not tensor.uncertain:
+            certain = sure and not tensor.opaque
+            self.walk.told(words.kept_inference(op, where, tensor, "error" if certain else "warning"))
+            return
         mine = merged(self.walk.path, path)
         tick = self.walk.ledger.now()
         for storage in tensor.storages:
@@ -171,7 +189,8 @@ class Tensors:
         made.leaf = False
         grad = self.grad_of(base)
         made.base, made.base_age = base, base.age
-        made.of_function = base.of_function
+        made.of_function, made.function_view = base.of_function, base.function_view
+        made.inference = base.inference
         if self.walk.grad_mode is False:
             made.view_no_grad = grad == YES or base.view_no_grad
         elif grad:

@@ -23,9 +23,10 @@ from gradmend.check.walk.contexts import Contexts
 from gradmend.check.walk.definitions import Definitions
 from gradmend.check.walk.expressions import Expressions
 from gradmend.check.walk.external import External
-from gradmend.check.walk.frames import Enough, Frame
+from gradmend.check.walk.frames import Enough, Frame, Region
 from gradmend.check.walk.functional import Functional
 from gradmend.check.walk.functions import Functions
+from gradmend.check.walk.gradients import Gradients
 from gradmend.check.walk.iteration import Iteration
 from gradmend.check.walk.layers import Layers
 from gradmend.check.walk.module_methods import ModuleMethods
@@ -38,6 +39,7 @@ from gradmend.check.walk.parts import Parts
 from gradmend.check.walk.paths import merged, same
 from gradmend.check.walk.questions import Questions
 from gradmend.check.walk.refusals import Refusals
+from gradmend.check.walk.sparse import Sparse
 from gradmend.check.walk.statements import Statements
 from gradmend.check.walk.tensor_methods import TensorMethods
 from gradmend.check.walk.tensors import Tensors
@@ -64,6 +66,10 @@ class Walker:
         self.holds: list[Any] = []
         self.models: list[Opaque] = []  # called, but not seen
         self.deepest = MOST_DEEP
+        self.inference = False  # under inference_mode
+        self.patched = False  # by gradmend.sparse.patch()
+        self.recomputed: Region | None = None  # inside a checkpointed function
+        self.forward_mode = False  # under torch.func.jvp
         self.healed = False  # inside a context that forgives writes to what was saved
         self.statements = Statements(self)
         self.branches = Branches(self)
@@ -94,6 +100,8 @@ class Walker:
         self.contexts = Contexts(self)
         self.functional = Functional(self)
         self.external = External(self)
+        self.sparse = Sparse(self)
+        self.gradients = Gradients(self)
         self._statements: dict[type, Callable[[Any], str]] = {
             **self.statements.table(),
             **self.branches.table(),
@@ -220,6 +228,10 @@ class Walker:
                 :MOST_OPTIONS
             ]
         return Alt(flat)
+
+    def on_path(self, path: Path) -> bool:
+        """May what happened there lie behind us?"""
+        return compatible(path, self.path)
 
     @contextmanager
     def on(self, path: Path) -> Iterator[None]:

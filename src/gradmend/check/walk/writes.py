@@ -157,6 +157,24 @@ class Writes:
                 ),
             )
 
+    def detached(self, tensor: Tensor, site: ast.AST) -> None:
+        """detach_(): what an op kept of it has lost its place in the graph."""
+        for storage in tensor.storages:
+            if storage.saves:
+                self.walk.ledger.write(
+                    storage,
+                    Write(
+                        self.walk.at(site),
+                        "detach_()",
+                        "detach",
+                        target_name(site) or tensor.name,
+                        self.walk.ledger.now(),
+                        self.walk.path,
+                        not tensor.uncertain,
+                        of=tensor,
+                    ),
+                )
+
     def live_edit(
         self, tensor: Tensor, op: str, site: ast.AST, slots: dict[str, Value], shown: str, how: str
     ) -> None:
