@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from gradmend.check.findings import Finding
+from gradmend.check import words
+from gradmend.check.findings import Finding, place_of
 from gradmend.check.project import Module, Project
 from gradmend.check.risk import Risks
 from gradmend.check.values import Class, Function, Instance, Value, unknown
@@ -17,40 +21,56 @@ _PER_STATEMENT = 30
 _MOST = 2_000_000
 
 
-def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
-    """The findings that one file shows. It never fails: what can't be walked is left."""
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    findings: list[Finding]
+    stopped: bool = False  # the allowance was used up before all of it was walked
+
+
+def analyse(file: str, tree: ast.Module, project: Project) -> Analysis:
+    """The findings that one file shows. It never fails: what can't be walked is told or left."""
     risks = Risks(tree)
     if not risks.any:
-        return []
+        return Analysis([])
     module = project.module(file)
     module.main = True
     walker = Walker(project, min(_MOST, _BASE + _PER_STATEMENT * risks.statements))
     module.declared = True
-    _guarded(walker, lambda: _program(walker, module))
+    _program(walker, module)
     _rest(walker, module, risks)
     # A program's conflict may lie in a module that it imports: whoever asked for that file is told.
-    return sorted(walker.ledger.findings.values(), key=lambda f: f.order)
+    return Analysis(sorted(walker.ledger.findings.values(), key=lambda f: f.order), walker.stopped)
 
 
-def _guarded(walker: Walker, walk: Any) -> None:
+def _guarded(walker: Walker, walk: Callable[[], object], module: Module, node: ast.AST) -> None:
+    """Walk, whatever comes, and begin anew after it."""
     try:
         walk()
     except Enough:
-        pass
+        walker.stopped = True
     except RecursionError:
-        pass
-    walker.frames.clear()
-    walker.active.clear()
-    walker.journals.clear()
-    walker.path, walker.grad_mode, walker.statement, walker.healed = (), True, None, False
-    walker.inference = walker.forward_mode = walker.patched = False
-    walker.recomputed = None
-    walker.holds.clear()
+        walker.told(words.too_deep(place_of(module.file, node)))
+    walker.begin()
 
 
 def _program(walker: Walker, module: Module) -> None:
-    walker.frames.append(Frame(module, module.env))
-    walker.run_block(module.tree.body)
+    """The module's own statements, one by one: one that is nested too deeply does not cost the others."""
+    frame = Frame(module, module.env)
+    walker.frames.append(frame)
+    for statement in module.tree.body:
+        path = walker.path
+        try:
+            if walker.run_block([statement]):
+                break
+        except Enough:
+            walker.stopped = True
+            break
+        except RecursionError:
+            walker.told(words.too_deep(place_of(module.file, statement)))
+            walker.begin()
+            walker.frames.append(frame)
+            walker.path = path
+    walker.begin()
 
 
 def _rest(walker: Walker, module: Module, risks: Risks) -> None:
@@ -62,7 +82,7 @@ def _rest(walker: Walker, module: Module, risks: Risks) -> None:
         if isinstance(value, Function) and value.module is module:
             if id(value.node) not in seen and id(value.node) in risks.functions:
                 _fresh(walker, risks, value.node)
-                _guarded(walker, lambda f=value: _alone(walker, f, [], module))
+                _guarded(walker, partial(_alone, walker, value, [], module), module, value.node)
         elif isinstance(value, Class) and value.module is module:
             _class(walker, value, module, risks, seen)
 
@@ -95,13 +115,13 @@ def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[i
 
     # What a base in another file does to an object is seldom worth its price.
     walker.left, walker.deepest = 1_500 + _PER_STATEMENT * risks.sizes.get(id(cls.node), 50), 5
-    _guarded(walker, build)
+    _guarded(walker, build, module, cls.node)
     walker.deepest = 7
     if not holder:
         functions = [m for m in wanted if m.name == "forward"]
         if functions and custom:
             _fresh(walker, risks, functions[0].node)
-            _guarded(walker, lambda: _function_class(walker, cls, module))
+            _guarded(walker, partial(_function_class, walker, cls, module), module, cls.node)
         return
     for method in sorted(wanted, key=lambda m: m.name != "forward"):
         if id(method.node) in walker.visited and id(method.node) in seen:
@@ -112,7 +132,7 @@ def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[i
         _fresh(walker, risks, method.node)
         # In which order methods are called, nobody knows: each finds the object as __init__ left it.
         before = dict(holder[0].attrs)
-        _guarded(walker, lambda m=method, a=first: _alone(walker, m, a, module))
+        _guarded(walker, partial(_alone, walker, method, first, module), module, method.node)
         holder[0].attrs.clear()
         holder[0].attrs.update(before)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradmend.check.project import Module
 
 NO, MAYBE, YES = 0, 1, 2
-Path = tuple[tuple[Any, bool], ...]  # conditions and the arm taken
+Path = tuple[tuple[Any, int], ...]  # conditions and the arm taken
 
 
 class Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradmend.check.findings import Finding, Place, Severity, StaticFix
+from gradmend.check.findings import UNCHECKED, Finding, Place, Severity, StaticFix
 from gradmend.check.values import Node, Tensor
 
 if TYPE_CHECKING:
@@ -105,6 +105,13 @@ def kept_inference(op: str, place: Place, tensor: Tensor, severity: Severity) ->
     what = f"{op} would keep {name} for backward(), which was made under inference_mode: PyTorch refuses it"
     related = (("it is made here", tensor.origin),) if tensor.origin is not None else ()
     return refused("GM128", place, what, severity, related)
+
+
+def too_deep(place: Place) -> Finding:
+    what = "nested too deeply to be followed: what this does was not checked"
+    return Finding(
+        Place(place.file, place.line, place.column, place.line, place.column + 1), UNCHECKED, "warning", what
+    )
 
 
 def refused(

@@ -6,7 +6,7 @@ RULE = Rule(
     summary="A reference to .grad was kept as the gradient of one loss, and the next backward added to it.",
     what="""
 Finds `.grad` of a parameter that is kept under another name, read again after one more backward, and never cloned: gradients
-of several losses that are compared, projected or averaged.
+of several losses that are compared, projected or averaged. Told by `gradmend check` alone.
 """,
     why="""
 A parameter has one gradient tensor, and every backward adds to it where it lies. A second name for it is no copy: it shows
@@ -36,4 +36,5 @@ A clone costs the memory of one gradient. `torch.autograd.grad` gives gradients 
 """,
     gradient="x",
     right="torch.full((2,), 2.0)",
+    static=True,
 )

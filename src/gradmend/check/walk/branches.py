@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 # Two rounds show what the second iteration does to the first; deeper nests are walked once to stay linear.
 _ROUNDS = (2, 2, 2, 1)
 _MOST_ITEMS = 8
+_MOST_ARMS = 12
+# Is it known to be taken? What it does. Does it end by leaving the block?
+Arm = tuple[Callable[[], bool | None], Callable[[], str], bool]
 
 
 class Branches:
@@ -36,6 +39,19 @@ class Branches:
         }
 
     def _if(self, node: ast.If) -> str:
+        arms = _arms(node)
+        if len(arms) > _MOST_ARMS:
+            truth = self.walk.questions.truth
+            return self._chain(
+                [
+                    (
+                        partial(truth, test) if test is not None else _yes,
+                        partial(self._arm, test, body),
+                        _leaves(body),
+                    )
+                    for test, body in arms
+                ]
+            )
         known = self.walk.questions.truth(node.test)
         if known is not None:
             return self.walk.run_block(node.body if known else node.orelse)
@@ -50,6 +66,40 @@ class Branches:
             lambda: self.walk.run_block(node.body),
             lambda: self.walk.run_block(node.orelse),
         )
+
+    def _chain(self, arms: list[Arm]) -> str:
+        """A long chain of arms: one question with many answers, so that its length is neither depth nor path."""
+        tag = self.walk.ledger.now()
+        which, leaves = ("arm", tag), ("leaves", tag)
+        changes: list[tuple[int, list[tuple[dict, Any, Any]]]] = []
+        ends: list[str] = []
+        before = self.walk.path
+        for i, (known, walk, leaving) in enumerate(arms):
+            taken = known()
+            if taken is False:
+                continue
+            self.walk.path = (*before, (leaves, leaving))
+            status, changed = self.walk.arm(which, i, walk)
+            self.walk.path = before
+            if status:
+                ends.append(status)
+            else:
+                changes.append((i, changed))
+            if taken:
+                break
+        else:
+            changes.append((len(arms), []))
+        if not changes:
+            return "continue" if "continue" in ends else ends[0]
+        self.walk.join(which, changes)
+        if ends:
+            self.walk.path = (*before, (leaves, False))
+        return ""
+
+    def _arm(self, test: ast.expr | None, body: list[ast.stmt]) -> str:
+        if test is not None:
+            self.walk.questions.narrow(test, True)
+        return self.walk.run_block(body)
 
     def branch(
         self,
@@ -91,21 +141,16 @@ class Branches:
 
     def _match(self, node: ast.Match) -> str:
         self.walk.eval(node.subject)
-        tag = self.walk.ledger.now()
+        return self._chain(
+            [(partial(_always, case), partial(self._case, case), _leaves(case.body)) for case in node.cases]
+        )
 
-        def case(i: int) -> str:
-            if i >= len(node.cases) or i > 20:
-                return ""
-            for part in ast.walk(node.cases[i].pattern):
-                bound = getattr(part, "name", None)
-                if isinstance(bound, str):
-                    self.walk.statements.bind_name(bound, unknown(bound))
-            body = node.cases[i].body
-            return self.branch(
-                ("case", tag, i), True, None, partial(self.walk.run_block, body), partial(case, i + 1)
-            )
-
-        return case(0)
+    def _case(self, case: ast.match_case) -> str:
+        for part in ast.walk(case.pattern):
+            bound = getattr(part, "name", None)
+            if isinstance(bound, str):
+                self.walk.statements.bind_name(bound, unknown(bound))
+        return self.walk.run_block(case.body)
 
     def _try(self, node: Any) -> str:
         status = self.walk.run_block(node.body)
@@ -157,6 +202,31 @@ class Branches:
 
     def _while(self, node: ast.While) -> str:
         return self.rounds(node, None)
+
+
+def _arms(node: ast.If) -> list[tuple[ast.expr | None, list[ast.stmt]]]:
+    """The tests and bodies of an `if` and its `elif`s; None for the test of `else`."""
+    arms: list[tuple[ast.expr | None, list[ast.stmt]]] = [(node.test, node.body)]
+    while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        node = node.orelse[0]
+        arms.append((node.test, node.body))
+    if node.orelse:
+        arms.append((None, node.orelse))
+    return arms
+
+
+def _yes() -> bool:
+    return True
+
+
+def _always(case: ast.match_case) -> bool | None:
+    """`case _:` takes whatever is left."""
+    pattern = case.pattern
+    return (isinstance(pattern, ast.MatchAs) and pattern.pattern is None and case.guard is None) or None
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    return isinstance(body[-1], (ast.Return, ast.Raise, ast.Break, ast.Continue))
 
 
 def _forever(node: Any) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gradmend.check.findings import Finding, Place
+from gradmend.check.findings import Finding, Place, place_of
 from gradmend.check.ledger import Ledger, compatible
 from gradmend.check.project import Project
 from gradmend.check.values import Alt, Const, Dict, Instance, Lazy, Opaque, Path, Seq, Tensor, Value, unknown
@@ -58,6 +58,7 @@ class Walker:
         self.frames: list[Frame] = []
         self.place = Place("", 1, 1, 1, 1)
         self.left = allowance
+        self.stopped = False  # the allowance ran out
         self.journals: list[list[tuple[dict, Any, Any]]] = []
         self.visited: set[int] = set()  # id of each FunctionDef that was walked
         self.active: list[int] = []  # of those, which are running now
@@ -113,6 +114,15 @@ class Walker:
             **self.containers.table(),
         }
 
+    def begin(self) -> None:
+        """As before the first step, with what was found and what is left of the allowance."""
+        self.frames.clear()
+        self.active.clear()
+        self.journals.clear()
+        self.holds.clear()
+        self.path, self.grad_mode, self.statement, self.recomputed = (), True, None, None
+        self.healed = self.inference = self.forward_mode = self.patched = False
+
     def run_block(self, body: list[ast.stmt]) -> str:
         """How it ended: "" at its end, else "return", "raise", "break" or "continue"."""
         for statement in body:
@@ -149,15 +159,7 @@ class Walker:
 
     def at(self, node: ast.AST) -> Place:
         """The place of a piece of source in the frame that is running."""
-        line = getattr(node, "lineno", 1)
-        column = getattr(node, "col_offset", 0) + 1
-        return Place(
-            self.frame.module.file,
-            line,
-            column,
-            getattr(node, "end_lineno", None) or line,
-            (getattr(node, "end_col_offset", None) or column) + 1,
-        )
+        return place_of(self.frame.module.file, node)
 
     def told(self, finding: Finding) -> None:
         self.ledger.told(finding)
@@ -172,7 +174,7 @@ class Walker:
         target[key] = value
 
     def arm(
-        self, condition: Any, side: bool, walk: Callable[[], str]
+        self, condition: Any, side: int, walk: Callable[[], str]
     ) -> tuple[str, list[tuple[dict, Any, Any]]]:
         """Walk one arm of a branch; its stores are taken back and returned as (dict, key, new value)."""
         before = self.path
@@ -193,9 +195,9 @@ class Walker:
                     target[key] = old
         return status, list(changed.values())
 
-    def join(self, condition: Any, arms: list[tuple[bool, list[tuple[dict, Any, Any]]]]) -> None:
+    def join(self, condition: Any, arms: Sequence[tuple[int, list[tuple[dict, Any, Any]]]]) -> None:
         """After a branch: each name that an arm changed holds what that arm gave it."""
-        touched: dict[tuple[int, Any], tuple[dict, Any, dict[bool, Any]]] = {}
+        touched: dict[tuple[int, Any], tuple[dict, Any, dict[int, Any]]] = {}
         for side, changes in arms:
             for target, key, new in changes:
                 touched.setdefault((id(target), _key(key)), (target, key, {}))[2][side] = new
