@@ -147,7 +147,10 @@ def _alone(walker: Walker, function: Function, first: list[Value], module: Modul
     walker.frames.append(Frame(module, module.env))
     spec = function.node.args
     names = [a.arg for a in (*spec.posonlyargs, *spec.args)][len(first) :]
-    args = [*first, *(unknown(name) for name in names)]
+    given = [unknown(name) for name in names]
+    for value in given:
+        value.likely = function.name == "forward"
+    args = [*first, *given]
     keywords: dict[str, Value] = {a.arg: unknown(a.arg) for a in spec.kwonlyargs}
     before = walker.ledger.backwards
     result = walker.calls.call_function(function, args, keywords, function.node)

@@ -75,6 +75,7 @@ class Tensor(Value):
         "function_view",
         "grad",
         "gradient",
+        "guessed",
         "inference",
         "leaf",
         "many",
@@ -107,6 +108,7 @@ class Tensor(Value):
         self.quiet = ""  # ".data" or ".numpy()": writes through it move no counter
         self.uncertain = False  # may be another tensor than the one meant
         self.opaque = False  # not known to be a tensor at all
+        self.guessed = False  # opaque, and all that was done to it can be done to a number as well
         self.param = False
         self.gradient = False  # handed to a hook
         self.of_function = ""
@@ -163,13 +165,20 @@ class Const(Value):
         self.soft = soft
 
 
+class Number(Value):
+    """A number of which nothing else is known: a length, an item(), what arithmetic on such gives. Never a tensor."""
+
+    __slots__ = ()
+
+
 class Opaque(Value):
     """Nothing is known, except that it is the same thing each time: attributes and its memory, if it is a tensor, last."""
 
-    __slots__ = ("attrs", "data", "name", "tensor")
+    __slots__ = ("attrs", "data", "likely", "name", "tensor")
 
     def __init__(self, name: str = "", data: bool = False) -> None:
         self.name = name
+        self.likely = False  # a tensor, as what forward() is given mostly is
         self.data = data  # a batch of data, or a part of one: it has no graph
         self.attrs: dict[str, Value] = {}
         self.tensor: Tensor | None = None
@@ -178,6 +187,7 @@ class Opaque(Value):
         if self.tensor is None:
             made = Tensor((Storage(self.name, "opaque"),), NO if self.data else MAYBE)
             made.opaque = True
+            made.guessed = not self.likely
             made.name = self.name
             self.tensor = made
         return self.tensor

@@ -127,6 +127,14 @@ class Backward:
         with self.walk.mode(False):
             self.walk.calls.call_value(function, [gradient], {}, node)
 
+    def module_hook(self, function: Value, module: Value, node: ast.AST) -> None:
+        """A module's backward hook: it is given tuples of gradients."""
+        gradient = Tensor((Storage("grad", "grad"),))
+        gradient.gradient, gradient.name = True, "grad"
+        given = Seq([], "tuple", rest=gradient)
+        with self.walk.mode(False):
+            self.walk.calls.call_value(function, [module, given, given], {}, node)
+
     def autograd(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         if last == "backward" and args:
             self.backward([t for _, t in self.walk.tensors_in(args[0])], node, keywords)

@@ -13,6 +13,7 @@ from gradmend.check.values import (
     Dict,
     Ext,
     Instance,
+    Number,
     Opaque,
     Seq,
     Storage,
@@ -116,7 +117,7 @@ class Builtins:
             known = self._is_instance(args[0], args[1])
             return unknown() if known is None else Const(known)
         if name == "len":
-            return unknown("len")
+            return Number()
         if (
             name in ("float", "int")
             and isinstance(first, Const)
@@ -126,7 +127,9 @@ class Builtins:
                 return Const(float(first.value) if name == "float" else int(first.value), first.soft)
             except (ValueError, OverflowError):
                 return unknown()
-        if name in ("float", "int", "str", "repr", "bool", "print", "hasattr", "type", "id", "format"):
+        if name in ("float", "int", "id", "round", "hash"):
+            return Number()
+        if name in ("str", "repr", "bool", "print", "hasattr", "type", "format"):
             return unknown(name)
         if name == "property" or name in ("staticmethod", "classmethod"):
             return first or unknown()

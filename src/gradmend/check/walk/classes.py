@@ -135,6 +135,7 @@ class Classes:
     def call_instance(
         self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
+        args = self._prepared(owner, args, node)
         hooked = "$backward_hooks" in owner.attrs and self.walk.grad_mode is not False
         if hooked:
             args = [self._hooked(value, node) for value in args]
@@ -147,6 +148,17 @@ class Classes:
             if not (isinstance(changed, Const) and changed.value is None) and not isinstance(changed, Opaque):
                 result = changed
         return result
+
+    def _prepared(self, owner: Instance, args: list[Value], node: ast.AST) -> list[Value]:
+        """The arguments after the module's forward pre-hooks."""
+        hooks = owner.attrs.get("$pre_hooks")
+        for hook in hooks.items if isinstance(hooks, Seq) else ():
+            changed = self.walk.calls.call_value(hook, [owner, Seq(list(args), "tuple")], {}, node)
+            if isinstance(changed, Seq):
+                args = list(changed.items)
+            elif isinstance(changed, Tensor):
+                args = [changed]
+        return args
 
     def _hooked(self, value: Value, node: ast.AST) -> Value:
         """A module's backward hook is a Function around what goes in and what comes out."""

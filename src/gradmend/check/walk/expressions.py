@@ -17,6 +17,7 @@ from gradmend.check.values import (
     Function,
     Instance,
     ModuleValue,
+    Number,
     Opaque,
     Partial,
     Path,
@@ -97,7 +98,7 @@ class Expressions:
                 except Exception:
                     return unknown()
                 if type(node.op) is ast.Mod and (left.soft or right.soft):
-                    return unknown()  # which of the rounds it is, nobody knows
+                    return Number()  # which of the rounds it is, nobody knows
                 return Const(made, left.soft or right.soft)
             return unknown()
         if isinstance(left, Seq) and isinstance(right, Seq) and type(node.op) is ast.Add:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check import table
-from gradmend.check.values import Const, Ext, Instance, Opaque, Partial, Seq, Tensor, Value, unknown
+from gradmend.check.values import Const, Ext, Instance, Number, Opaque, Partial, Seq, Tensor, Value, unknown
 from gradmend.check.walk.sparse import CONSTRUCTORS, is_sparse
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class External:
             return self.walk.builtin.builtin({"trange": "range"}.get(last, "list"), args, keywords, node)
         if last in _OPTIMIZERS:
             return self.walk.optim.make_optimizer(last, args, keywords, node)
-        if head in ("math", "random", "os", "sys", "time", "json", "logging", "warnings", "re", "pathlib"):
+        if head in ("math", "time") or name in ("random.random", "random.uniform", "random.gauss"):
+            return Number()
+        if head in ("random", "os", "sys", "time", "json", "logging", "warnings", "re", "pathlib"):
             return unknown()
         if last in ("from_numpy",):
             return self.walk.arrays.from_array(args[0], node) if args else unknown()

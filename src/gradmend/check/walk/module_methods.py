@@ -143,13 +143,15 @@ class ModuleMethods:
                 for tensor in self.walk.modules.parameters_of(owner):
                     self.walk.writes.write(tensor, "copy_", node, shown="reset_parameters()")
             return NONE
-        if name == "register_forward_hook" and args:
-            hooks = owner.attrs.setdefault("$hooks", Seq([]))
+        if name in ("register_forward_hook", "register_forward_pre_hook") and args:
+            hooks = owner.attrs.setdefault("$pre_hooks" if "_pre_" in name else "$hooks", Seq([]))
             if isinstance(hooks, Seq) and len(hooks.items) < 4:
                 hooks.items.append(args[0])
             return unknown()
         if name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
             self.walk.store(owner.attrs, "$backward_hooks", Const(True))
+            if args:
+                self.walk.backward.module_hook(args[0], owner, node)
             return unknown()
         if name == "flatten_parameters" or name.startswith("register_"):
             return unknown()

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradmend.check import words
-from gradmend.check.values import Const, Dict, Instance, Opaque, Seq, Tensor, Value, unknown
+from gradmend.check.values import Const, Dict, Instance, Number, Opaque, Seq, Tensor, Value
 from gradmend.check.walk.layouts import overlap_in_part
 from gradmend.check.walk.operators import BINARY, SYMBOL
 from gradmend.check.walk.targets import target_name
@@ -85,13 +85,13 @@ class Parts:
 
     def _augmented(self, current: Value, kind: type, value: Value, node: ast.AugAssign) -> Value:
         """What `current op= value` leaves behind: the same tensor, written, or a new value."""
-        if isinstance(current, Tensor) and kind is not ast.MatMult:
+        if isinstance(current, Tensor) and kind is not ast.MatMult and not current.guessed:
             self.walk.writes.write(
                 current, BINARY.get(kind, "add") + "_", node, {"other": value}, shown=SYMBOL.get(kind, "+=")
             )
             return current
         if isinstance(current, Opaque):
-            if kind is not ast.MatMult and current.tensor is not None:
+            if kind is not ast.MatMult and current.tensor is not None and not current.tensor.guessed:
                 self.walk.writes.write(
                     current,
                     BINARY.get(kind, "add") + "_",
@@ -120,7 +120,7 @@ class Parts:
             )
             return current
         if isinstance(current, Const) and isinstance(value, Const):
-            return unknown()  # a counter: not worth counting
+            return Number()  # a counter: not worth counting
         return self.walk.tensors.apply(BINARY.get(kind, "add"), node, {"self": current, "other": value})
 
     def shifted(self, target: ast.expr, read: ast.expr, value: Value, site: ast.AST) -> None:

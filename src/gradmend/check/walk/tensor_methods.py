@@ -15,7 +15,9 @@ from gradmend.check.values import (
     Const,
     Ext,
     Group,
+    Number,
     Opaque,
+    Seq,
     Tensor,
     Value,
     unknown,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 _SIZES = frozenset(
     "size dim numel item tolist shape stride element_size nelement get_device is_contiguous is_floating_point data_ptr "
     "storage_offset ndimension __len__ is_complex is_sparse qscheme storage untyped_storage".split()
+)
+_NUMBERS = frozenset(
+    "size dim numel item stride element_size nelement ndimension __len__ data_ptr storage_offset".split()
 )
 _SAME = frozenset("to cuda cpu pin_memory xpu mps npu requires_grad_ to_device".split())
 _COPIES = frozenset("float double half bfloat16 type type_as long int bool byte short clone".split())
@@ -90,13 +95,15 @@ class TensorMethods:
                 if grad == NO and not tensor.opaque
                 else unknown(name)
             )
+        if name == "shape":
+            return Seq([], "tuple", rest=Number())
+        if name == "ndim":
+            return Number()
         if name in (
-            "shape",
             "dtype",
             "device",
             "is_leaf",
             "grad_fn",
-            "ndim",
             "layout",
             "is_cuda",
             "is_sparse",
@@ -160,6 +167,10 @@ class TensorMethods:
         if name == "backward":
             self.walk.backward.backward([tensor], node, keywords)
             return NONE
+        if name == "size" and not args and not keywords:
+            return Seq([], "tuple", rest=Number())
+        if name in _NUMBERS:
+            return Number()
         if name in _SIZES:
             return unknown(name)
         if name == "detach":

@@ -7,11 +7,28 @@ from typing import TYPE_CHECKING
 
 from gradmend.check import table, words
 from gradmend.check.ledger import Save
-from gradmend.check.values import MAYBE, NO, YES, Node, Opaque, Path, Seq, Storage, Tensor, Value, unknown
+from gradmend.check.values import (
+    MAYBE,
+    NO,
+    YES,
+    Const,
+    Node,
+    Number,
+    Opaque,
+    Path,
+    Seq,
+    Storage,
+    Tensor,
+    Value,
+    unknown,
+)
 from gradmend.check.walk.paths import merged
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
+
+# What Python's operators do, to numbers too.
+_ARITHMETIC = frozenset("add sub mul div pow floor_divide remainder neg".split())
 
 
 class Tensors:
@@ -47,8 +64,11 @@ class Tensors:
         info = table.op(name)
         found = {slot: self.walk.tensors_in(value) for slot, value in slots.items()}
         everything = [pair for pairs in found.values() for pair in pairs]
+        if name not in _ARITHMETIC:
+            for _, tensor in everything:
+                tensor.guessed = False
         if not everything:
-            return unknown()
+            return Number() if all(isinstance(v, (Const, Number)) for v in slots.values()) else unknown()
         self.walk.gradients.used(everything, site)
         if self.walk.recomputed is not None:
             self._read_again(everything, site)
@@ -62,6 +82,7 @@ class Tensors:
             grad = self.strongest(everything)
         result = self.fresh(site)
         result.opaque = all(t.opaque for _, t in everything)
+        result.guessed = all(t.guessed for _, t in everything)
         if grad == NO or (info is not None and not info.grad):
             return result
         node = self.record(shown or name, everything, site)
