@@ -51,8 +51,12 @@ class Arrays:
             return owner
         return self.numpy_result()
 
-    def numpy(self, last: str, args: list[Value], node: ast.AST) -> Value:
+    def numpy(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         first = args[0] if args else None
+        out = keywords.get("out")
+        if isinstance(out, Instance) and out.nn == "ndarray":
+            self.walk.writes.write(out.attrs["memory"], "copy_", node, shown=f"np.{last}(out=)")
+            return out
         if (
             last in ("copyto", "put", "place", "putmask", "fill_diagonal")
             and isinstance(first, Instance)

@@ -181,7 +181,7 @@ class Branches:
         try:
             if items is not None:
                 shown = (
-                    items[:_MOST_ITEMS] if len(items) <= _MOST_ITEMS and frame.loops == 1 else items[:most]
+                    items[:_MOST_ITEMS] if len(items) <= _MOST_ITEMS and frame.loops <= 2 else items[:most]
                 )
             else:
                 shown = [NONE] * most

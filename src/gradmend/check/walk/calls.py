@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gradmend.check.values import (
@@ -120,9 +121,19 @@ class Calls:
         return self.walk.objects.builtin_method(owner, name, args, keywords, node)
 
     def call_function(
-        self, function: Function, args: list[Value], keywords: dict[str, Value], node: ast.AST
+        self,
+        function: Function,
+        args: list[Value],
+        keywords: dict[str, Value],
+        node: ast.AST,
+        block: Callable[[Value], None] | None = None,
     ) -> Value:
+        """`block`: what a context manager's `with` runs where the function yields."""
         key = id(function.node)
+        if function.kind == "context" and block is None:
+            manager = Instance(None, "manager")
+            manager.attrs = {"function": function, "args": Seq(list(args)), "keywords": Dict(dict(keywords))}
+            return manager
         if (
             len(self.walk.frames) > self.walk.deepest
             or self.walk.active.count(key) > 1
@@ -132,7 +143,7 @@ class Calls:
         self.walk.visited.add(key)
         env: dict[str, Value] = {}
         frame = Frame(function.module, env, function.env or ())
-        frame.function, frame.cls = function, function.cls
+        frame.function, frame.cls, frame.block = function, function.cls, block
         if not function.module.declared:
             self.walk.definitions.declare(function.module)
         self.bind_parameters(function, args, keywords, env)

@@ -39,6 +39,9 @@ class Classes:
         made.site = self.walk.at(node)
         if "torch.autograd.Function" in outside or "torch.autograd.function.Function" in outside:
             made.nn = "function"
+        if self.is_optimizer(cls):
+            made.nn = "optim"
+            self.walk.optim.hold(made, args[0] if args else keywords.get("params", unknown()), keywords)
         method = self.find(cls, "__init__")
         if isinstance(method, Function):
             self.walk.calls.call_function(method, [made, *args], keywords, node)
@@ -50,10 +53,6 @@ class Classes:
                 self.walk.modules.make_module(base, args, keywords, node, made)
             elif any(n.endswith("NamedTuple") for n in outside):
                 self._fill_fields(made, cls, args, keywords)
-        if self.is_optimizer(cls):
-            made.nn = "optim"
-            params = args[0] if args else keywords.get("params", unknown())
-            made.attrs.setdefault("$params", Seq([t for _, t in self.walk.tensors_in(params)]))
         return made
 
     def is_optimizer(self, cls: Class) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from gradmend.check.values import NONE, Const, Function, Instance, Seq, Value, is_const, unknown
+from gradmend.check.values import NONE, Const, Dict, Function, Instance, Seq, Value, is_const, unknown
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -39,6 +40,55 @@ class Contexts:
             self.walk.grad_mode = on
         return made
 
+    def table(self) -> dict[type, Callable[[Any], str]]:
+        """Which of these takes which kind of syntax."""
+        return {ast.With: self._with, ast.AsyncWith: self._with}
+
+    def _with(self, node: Any, at: int = 0) -> str:
+        """The items one inside the other, the body inside the last."""
+        if at == len(node.items):
+            return self.walk.run_block(node.body)
+        item = node.items[at]
+        mode, inference = self.walk.grad_mode, self.walk.inference
+        value = self.walk.eval(item.context_expr)
+        manager = next((v for _, v in self.walk.options(value) if _is_manager(v)), None)
+        if manager is not None:
+            return self._around(manager, node, at)
+        inner, leave = self.enter(value)
+        if item.optional_vars is not None:
+            self.walk.statements.bind(item.optional_vars, inner)
+        try:
+            return self._with(node, at + 1)
+        finally:
+            if leave is not None:
+                leave()
+            self.walk.grad_mode, self.walk.inference = mode, inference
+
+    def _around(self, manager: Instance, node: Any, at: int) -> str:
+        """A function under @contextmanager: the block runs where it yields, with what it has changed until then."""
+        outer = self.walk.frame
+        ended: list[str] = []
+
+        def block(given: Value) -> None:
+            if ended:
+                return
+            ended.append("")
+            self.walk.frames.append(outer)
+            try:
+                if node.items[at].optional_vars is not None:
+                    self.walk.statements.bind(node.items[at].optional_vars, given)
+                ended[0] = self._with(node, at + 1)
+            finally:
+                self.walk.frames.pop()
+
+        function, args, keywords = (manager.attrs[k] for k in ("function", "args", "keywords"))
+        assert isinstance(function, Function) and isinstance(args, Seq) and isinstance(keywords, Dict)
+        self.walk.calls.call_function(
+            function, args.items, keywords.items, node.items[at].context_expr, block
+        )
+        block(unknown())
+        return ended[0]
+
     def enter(self, value: Value) -> tuple[Value, Any]:
         """What `as` binds, and what to do on leaving."""
         for _, option in self.walk.options(value):
@@ -67,3 +117,7 @@ class Contexts:
             if isinstance(option, Seq) and option.kind == "generator":
                 return (option.items[0] if option.items else unknown()), None
         return value, None
+
+
+def _is_manager(value: Value) -> TypeGuard[Instance]:
+    return isinstance(value, Instance) and value.nn == "manager"

@@ -194,7 +194,11 @@ class Expressions:
         return Function(node, frame.module, (frame.env, *frame.outer) if frame.function is not None else ())
 
     def _yield(self, node: ast.Yield) -> Value:
-        self.walk.frame.yields.append(self.walk.eval(node.value) if node.value is not None else NONE)
+        frame = self.walk.frame
+        value = self.walk.eval(node.value) if node.value is not None else NONE
+        frame.yields.append(value)
+        if frame.block is not None:
+            frame.block(value)
         return unknown()
 
     def _yield_from(self, node: ast.YieldFrom) -> Value:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gradmend.check import table
 from gradmend.check.values import Const, Ext, Instance, Number, Opaque, Partial, Seq, Tensor, Value, unknown
+from gradmend.check.walk.operators import BINARY
 from gradmend.check.walk.sparse import CONSTRUCTORS, is_sparse
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class External:
             return self._torch(name, args, keywords, node)
         last = name.rpartition(".")[2]
         if head in ("numpy", "np"):
-            return self.walk.arrays.numpy(last, args, node)
+            return self.walk.arrays.numpy(last, args, keywords, node)
         if name.endswith("sparse.patch"):
             if isinstance(self.walk.statement, ast.Expr):
                 self.walk.patched = True
@@ -79,6 +80,8 @@ class External:
             return self.walk.builtin.copied(args[0], {}, last == "deepcopy")
         if last == "partial" and args:
             return Partial(args[0], args[1:], keywords)
+        if head == "operator" and len(args) == 2:
+            return self._operator(last, args, node)
         if last in ("OrderedDict", "defaultdict"):
             return self.walk.builtin.builtin("dict", args if last == "OrderedDict" else [], keywords, node)
         if last == "namedtuple":
@@ -178,6 +181,19 @@ class External:
             keywords = dict(keywords)
             args = [keywords.pop("input")]
         return self.walk.ops.op(last, args, dict(keywords), node)
+
+    def _operator(self, last: str, args: list[Value], node: ast.AST) -> Value:
+        """operator.iadd(x, y), operator.mul(x, y)."""
+        name = last.strip("_").replace("truediv", "div")
+        if name.startswith("i") and name[1:] in BINARY.values():
+            if self.walk.tensors_in(args[0], deep=0):
+                return self.walk.writes.write(
+                    args[0], f"{name[1:]}_", node, {"other": args[1]}, shown=f"operator.{last}()"
+                )
+            return args[0]
+        if name in BINARY.values():
+            return self.walk.tensors.apply(name, node, {"self": args[0], "other": args[1]})
+        return unknown()
 
     def _foreach(self, last: str, args: list[Value], node: ast.AST) -> Value:
         """torch._foreach_add_(parameters, ...): the op on each tensor of the first list."""

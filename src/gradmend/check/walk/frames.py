@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gradmend.check.project import Module
 from gradmend.check.values import Class, Function, Node, Path, Value
 
@@ -21,7 +23,7 @@ class Region:
 
 
 class Frame:
-    __slots__ = ("cls", "env", "function", "loops", "module", "outer", "own", "returns", "yields")
+    __slots__ = ("block", "cls", "env", "function", "loops", "module", "outer", "own", "returns", "yields")
 
     def __init__(
         self, module: Module, env: dict[str, Value], outer: tuple[dict[str, Value], ...] = ()
@@ -32,6 +34,7 @@ class Frame:
         self.returns: list[tuple[Path, Value]] = []
         self.yields: list[Value] = []
         self.function: Function | None = None
+        self.block: Callable[[Value], None] | None = None  # what runs at its yield
         self.cls: Class | None = None
         self.loops = 0
         self.own: Value | None = None

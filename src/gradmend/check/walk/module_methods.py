@@ -27,7 +27,7 @@ _MODULE_METHODS = frozenset(
     """
     parameters named_parameters modules children named_modules named_children buffers to cuda cpu train eval
     requires_grad_ zero_grad register_buffer register_parameter add_module state_dict load_state_dict apply half float
-    double register_forward_hook register_full_backward_hook
+    double register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
     """.split()
 )
 
@@ -83,6 +83,10 @@ class ModuleMethods:
                 [Seq([unknown("name"), m], "tuple") for m in self.walk.modules.submodules(owner)[:12]],
                 "iterator",
             )
+        if name == "apply" and args:
+            for module in self.walk.modules.submodules(owner)[:12]:
+                self.walk.calls.call_value(args[0], [module], {}, node)
+            return owner
         if name in (
             "to",
             "cuda",
@@ -91,7 +95,6 @@ class ModuleMethods:
             "double",
             "half",
             "bfloat16",
-            "apply",
             "type",
             "share_memory",
         ):

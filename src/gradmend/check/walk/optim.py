@@ -15,6 +15,7 @@ from gradmend.check.values import (
     Function,
     Group,
     Instance,
+    Number,
     Opaque,
     Seq,
     Tensor,
@@ -37,10 +38,17 @@ class Optim:
     ) -> Instance:
         made = Instance(None, "optim")
         params = args[0] if args else keywords.get("params", unknown("params"))
-        made.attrs["$params"] = Seq(list(self._parameters_in(params)))
+        self.hold(made, params, keywords)
         made.attrs["$name"] = Const(name)
         made.attrs["$fused"] = keywords.get("fused", NONE)
         return made
+
+    def hold(self, made: Instance, params: Value, options: dict[str, Value]) -> None:
+        held = list(self._parameters_in(params))
+        made.attrs["$params"] = Seq(held)
+        each = self.walk.modules.group([t for t in held if isinstance(t, Tensor)], "parameters")
+        group = Dict({"params": Seq([each], rest=each), "lr": Number(), **options})
+        made.attrs["param_groups"] = Seq([group])
 
     def _parameters_in(self, value: Value, deep: int = 0) -> list[Value]:
         if isinstance(value, Group):

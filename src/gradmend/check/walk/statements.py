@@ -29,8 +29,6 @@ class Statements:
             ast.Raise: self._raise,
             ast.Break: self._break,
             ast.Continue: self._continue,
-            ast.With: self._with,
-            ast.AsyncWith: self._with,
             ast.Global: self._global,
             ast.Nonlocal: self._global,
             ast.Delete: self._delete,
@@ -126,23 +124,6 @@ class Statements:
 
     def _continue(self, node: ast.stmt) -> str:
         return "continue"
-
-    def _with(self, node: Any) -> str:
-        leaves = []
-        mode, inference = self.walk.grad_mode, self.walk.inference
-        for item in node.items:
-            value = self.walk.eval(item.context_expr)
-            inner, leave = self.walk.contexts.enter(value)
-            leaves.append(leave)
-            if item.optional_vars is not None:
-                self.bind(item.optional_vars, inner)
-        try:
-            return self.walk.run_block(node.body)
-        finally:
-            for leave in reversed(leaves):
-                if leave is not None:
-                    leave()
-            self.walk.grad_mode, self.walk.inference = mode, inference
 
     def _global(self, node: Any) -> str:
         frame = self.walk.frame

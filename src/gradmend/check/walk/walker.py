@@ -107,6 +107,7 @@ class Walker:
             **self.statements.table(),
             **self.branches.table(),
             **self.definitions.table(),
+            **self.contexts.table(),
         }
         self._expressions: dict[type, Callable[[Any], Value]] = {
             **self.names.table(),
