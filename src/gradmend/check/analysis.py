@@ -47,7 +47,7 @@ def _guarded(walker: Walker, walk: Callable[[], object], module: Module, node: a
     try:
         walk()
     except Enough:
-        walker.stopped = True
+        pass  # with arguments of which nothing is known, a long way is rarely worth its end
     except RecursionError:
         walker.told(words.too_deep(place_of(module.file, node)))
     walker.begin()
