@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -266,3 +267,15 @@ sys.exit(main(["check", "--output-format", sys.argv[1], "--no-cache", "bad.py"])
 def test_it_runs_where_torch_is_not_installed(folder: Path, how: str) -> None:
     done = subprocess.run([sys.executable, "-c", BLOCKED, how], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "GM101" in done.stdout, done.stderr
+
+
+def test_what_is_no_regular_file_is_passed_over_or_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A FIFO would be waited for, for ever."""
+    os.mkfifo(folder / "pipe.py")
+    (folder / "link.py").symlink_to("nowhere.py")
+    assert main(["check", "."]) == 1
+    assert "1 error, 0 warnings in 2 files" in capsys.readouterr().err
+    assert main(["check", "pipe.py"]) == 2
+    assert "pipe.py: can't read it: not a regular file" in capsys.readouterr().err

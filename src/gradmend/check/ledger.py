@@ -44,6 +44,7 @@ class Write:
     part: bool = False  # a slice or a view of the memory
     flag: bool = False  # by inplace=True
     fix: StaticFix | None = None
+    of: Tensor | None = None  # of detach_(): the tensor that was detached
 
 
 @dataclass(slots=True)
@@ -129,6 +130,8 @@ class Ledger:
                 continue
             if write.how == "swap" and save.whole is None:
                 continue  # a view that was kept still looks at the old memory
+            if write.how == "detach" and (save.whole is not write.of or save.slot == "result"):
+                continue
             sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
             if assumed and not sure:
                 continue

@@ -34,11 +34,7 @@ def make() -> LanguageServer:
             server.window_log_message(types.LogMessageParams(types.MessageType.Error, f"gradmend: {bad}"))
             settings = Settings()
         result = check_file(file, document.source.encode("utf-8", "surrogatepass"))
-        found[uri] = [
-            f
-            for f in result.findings
-            if f.place.file == file and (f.rule == "GM000" or settings.wants(f.rule, file))
-        ]
+        found[uri] = [f for f in result.findings if f.place.file == file and settings.wants(f.rule, file)]
         server.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(
                 uri=uri, version=document.version, diagnostics=[_diagnostic(f, uri) for f in found[uri]]

@@ -1,57 +1,55 @@
-"""What all parts of the walk share: where we are, on which path, in which grad mode, and how much walking is left."""
+"""The walk of one file: where it is, on which path, in which grad mode, how much is left; and the parts that do the work."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gradmend.check.findings import Finding, Place
+from gradmend.check.findings import Finding, Place, place_of
 from gradmend.check.ledger import Ledger, compatible
-from gradmend.check.project import Module, Project
-from gradmend.check.values import (
-    Alt,
-    Class,
-    Const,
-    Dict,
-    Function,
-    Instance,
-    Lazy,
-    Opaque,
-    Path,
-    Seq,
-    Tensor,
-    Value,
-    unknown,
-)
+from gradmend.check.project import Project
+from gradmend.check.values import Alt, Const, Dict, Instance, Lazy, Opaque, Path, Seq, Tensor, Value, unknown
+from gradmend.check.walk.arrays import Arrays
+from gradmend.check.walk.attributes import Attributes
+from gradmend.check.walk.backward import Backward
+from gradmend.check.walk.branches import Branches
+from gradmend.check.walk.builtin import Builtins
+from gradmend.check.walk.calls import Calls
+from gradmend.check.walk.classes import Classes
+from gradmend.check.walk.containers import Containers
+from gradmend.check.walk.contexts import Contexts
+from gradmend.check.walk.definitions import Definitions
+from gradmend.check.walk.expressions import Expressions
+from gradmend.check.walk.external import External
+from gradmend.check.walk.frames import Enough, Frame, Region
+from gradmend.check.walk.functional import Functional
+from gradmend.check.walk.functions import Functions
+from gradmend.check.walk.gradients import Gradients
+from gradmend.check.walk.iteration import Iteration
+from gradmend.check.walk.layers import Layers
+from gradmend.check.walk.module_methods import ModuleMethods
+from gradmend.check.walk.modules import Modules
+from gradmend.check.walk.names import Names
+from gradmend.check.walk.objects import Objects
+from gradmend.check.walk.ops import Ops
+from gradmend.check.walk.optim import Optim
+from gradmend.check.walk.parts import Parts
+from gradmend.check.walk.paths import merged, same
+from gradmend.check.walk.questions import Questions
+from gradmend.check.walk.refusals import Refusals
+from gradmend.check.walk.sparse import Sparse
+from gradmend.check.walk.statements import Statements
+from gradmend.check.walk.tensor_methods import TensorMethods
+from gradmend.check.walk.tensors import Tensors
+from gradmend.check.walk.writes import Writes
 
 MOST_DEEP = 12  # calls inside calls
 MOST_OPTIONS = 6
 
 
-class Enough(Exception):
-    """The walk's allowance is used up; what was found stands."""
-
-
-class Frame:
-    __slots__ = ("cls", "env", "function", "loops", "module", "outer", "own", "returns", "yields")
-
-    def __init__(
-        self, module: Module, env: dict[str, Value], outer: tuple[dict[str, Value], ...] = ()
-    ) -> None:
-        self.module = module
-        self.env = env
-        self.outer = outer
-        self.returns: list[tuple[Path, Value]] = []
-        self.yields: list[Value] = []
-        self.function: Function | None = None
-        self.cls: Class | None = None
-        self.loops = 0
-        self.own: Value | None = None
-
-
-class Core:
+class Walker:
     def __init__(self, project: Project, allowance: int = 60_000) -> None:
         self.project = project
         self.ledger = Ledger()
@@ -60,6 +58,7 @@ class Core:
         self.frames: list[Frame] = []
         self.place = Place("", 1, 1, 1, 1)
         self.left = allowance
+        self.stopped = False  # the allowance ran out
         self.journals: list[list[tuple[dict, Any, Any]]] = []
         self.visited: set[int] = set()  # id of each FunctionDef that was walked
         self.active: list[int] = []  # of those, which are running now
@@ -68,12 +67,87 @@ class Core:
         self.holds: list[Any] = []
         self.models: list[Opaque] = []  # called, but not seen
         self.deepest = MOST_DEEP
-        self.assumed = False  # nothing is known of who calls: every backward is assumed
+        self.inference = False  # under inference_mode
+        self.patched = False  # by gradmend.sparse.patch()
+        self.recomputed: Region | None = None  # inside a checkpointed function
+        self.forward_mode = False  # under torch.func.jvp
+        self.healed = False  # inside a context that forgives writes to what was saved
+        self.statements = Statements(self)
+        self.branches = Branches(self)
+        self.definitions = Definitions(self)
+        self.questions = Questions(self)
+        self.names = Names(self)
+        self.expressions = Expressions(self)
+        self.containers = Containers(self)
+        self.iteration = Iteration(self)
+        self.tensors = Tensors(self)
+        self.writes = Writes(self)
+        self.refusals = Refusals(self)
+        self.parts = Parts(self)
+        self.calls = Calls(self)
+        self.classes = Classes(self)
+        self.attributes = Attributes(self)
+        self.modules = Modules(self)
+        self.layers = Layers(self)
+        self.module_methods = ModuleMethods(self)
+        self.optim = Optim(self)
+        self.tensor_methods = TensorMethods(self)
+        self.ops = Ops(self)
+        self.backward = Backward(self)
+        self.functions = Functions(self)
+        self.builtin = Builtins(self)
+        self.objects = Objects(self)
+        self.arrays = Arrays(self)
+        self.contexts = Contexts(self)
+        self.functional = Functional(self)
+        self.external = External(self)
+        self.sparse = Sparse(self)
+        self.gradients = Gradients(self)
+        self._statements: dict[type, Callable[[Any], str]] = {
+            **self.statements.table(),
+            **self.branches.table(),
+            **self.definitions.table(),
+            **self.contexts.table(),
+        }
+        self._expressions: dict[type, Callable[[Any], Value]] = {
+            **self.names.table(),
+            **self.expressions.table(),
+            **self.containers.table(),
+        }
 
-    # The parts of the walk that others call; each is defined in its own file.
-    eval: Callable[[ast.expr], Value]
-    run_block: Callable[[list[ast.stmt]], str]
-    call: Callable[..., Value]
+    def begin(self) -> None:
+        """As before the first step, with what was found and what is left of the allowance."""
+        self.frames.clear()
+        self.active.clear()
+        self.journals.clear()
+        self.holds.clear()
+        self.path, self.grad_mode, self.statement, self.recomputed = (), True, None, None
+        self.healed = self.inference = self.forward_mode = self.patched = False
+
+    def run_block(self, body: list[ast.stmt]) -> str:
+        """How it ended: "" at its end, else "return", "raise", "break" or "continue"."""
+        for statement in body:
+            self.left -= 1
+            if self.left < 0:
+                self.spend(0)
+            self.statement = statement
+            do = self._statements.get(type(statement))
+            if do is not None:
+                status = do(statement)
+                if status:
+                    return status
+        return ""
+
+    def eval(self, node: ast.expr) -> Value:
+        self.left -= 1
+        if self.left < 0:
+            self.spend(0)
+        do = self._expressions.get(type(node))
+        return do(node) if do is not None else unknown()
+
+    def do(self, statement: ast.stmt) -> None:
+        """One statement, outside of its block."""
+        self._statements[type(statement)](statement)
 
     @property
     def frame(self) -> Frame:
@@ -86,15 +160,7 @@ class Core:
 
     def at(self, node: ast.AST) -> Place:
         """The place of a piece of source in the frame that is running."""
-        line = getattr(node, "lineno", 1)
-        column = getattr(node, "col_offset", 0) + 1
-        return Place(
-            self.frame.module.file,
-            line,
-            column,
-            getattr(node, "end_lineno", None) or line,
-            (getattr(node, "end_col_offset", None) or column) + 1,
-        )
+        return place_of(self.frame.module.file, node)
 
     def told(self, finding: Finding) -> None:
         self.ledger.told(finding)
@@ -109,7 +175,7 @@ class Core:
         target[key] = value
 
     def arm(
-        self, condition: Any, side: bool, walk: Callable[[], str]
+        self, condition: Any, side: int, walk: Callable[[], str]
     ) -> tuple[str, list[tuple[dict, Any, Any]]]:
         """Walk one arm of a branch; its stores are taken back and returned as (dict, key, new value)."""
         before = self.path
@@ -130,9 +196,9 @@ class Core:
                     target[key] = old
         return status, list(changed.values())
 
-    def join(self, condition: Any, arms: list[tuple[bool, list[tuple[dict, Any, Any]]]]) -> None:
+    def join(self, condition: Any, arms: Sequence[tuple[int, list[tuple[dict, Any, Any]]]]) -> None:
         """After a branch: each name that an arm changed holds what that arm gave it."""
-        touched: dict[tuple[int, Any], tuple[dict, Any, dict[bool, Any]]] = {}
+        touched: dict[tuple[int, Any], tuple[dict, Any, dict[int, Any]]] = {}
         for side, changes in arms:
             for target, key, new in changes:
                 touched.setdefault((id(target), _key(key)), (target, key, {}))[2][side] = new
@@ -165,6 +231,10 @@ class Core:
                 :MOST_OPTIONS
             ]
         return Alt(flat)
+
+    def on_path(self, path: Path) -> bool:
+        """May what happened there lie behind us?"""
+        return compatible(path, self.path)
 
     @contextmanager
     def on(self, path: Path) -> Iterator[None]:
@@ -202,7 +272,7 @@ class Core:
 
     # --- tensors in values
 
-    def tensors(self, value: Value | None, deep: int = 3) -> list[tuple[Path, Tensor]]:
+    def tensors_in(self, value: Value | None, deep: int = 3) -> list[tuple[Path, Tensor]]:
         """Every tensor in a value, containers looked into, with the arms on which it is there."""
         if value is None:
             return []
@@ -213,7 +283,9 @@ class Core:
         if isinstance(value, Alt):
             found: list[tuple[Path, Tensor]] = []
             for path, option in self.options(value):
-                found += [(merged(path, p), t) for p, t in self.tensors(option, deep) if compatible(path, p)]
+                found += [
+                    (merged(path, p), t) for p, t in self.tensors_in(option, deep) if compatible(path, p)
+                ]
             return found
         if deep <= 0:
             return []
@@ -225,36 +297,14 @@ class Core:
             items = list(value.attrs.values())[:16]
         else:
             return []
-        return [pair for item in items for pair in self.tensors(item, deep - 1)]
+        return [pair for item in items for pair in self.tensors_in(item, deep - 1)]
 
     def force(self, value: Value) -> Value:
         """A lazy name, found out."""
         if isinstance(value, Lazy):
-            return self.resolve(value)
+            return self.names.resolve(value)
         return value
-
-    resolve: Callable[[Lazy], Value]
 
 
 def _key(key: Any) -> Any:
     return key if isinstance(key, (str, int)) else id(key)
-
-
-def merged(a: Path, b: Path) -> Path:
-    if not a:
-        return b
-    if not b or a is b:
-        return a
-    have = {c for c, _ in a}
-    return (*a, *(pair for pair in b if pair[0] not in have))
-
-
-def same(a: Value, b: Value) -> bool:
-    if a is b:
-        return True
-    return (
-        isinstance(a, Const)
-        and isinstance(b, Const)
-        and type(a.value) is type(b.value)
-        and a.value == b.value
-    )
