@@ -18,7 +18,7 @@ from gradmend.fix.tree import Tree
 
 RANK = 22
 _LATE = 20  # a tensor that an op computed is no list of rows: a clone of it is what one would write
-_EMPTY = ("zeros", "empty", "ones", "full", "new_zeros", "new_empty", "new_ones", "new_full")
+_EMPTY: tuple[str, ...] = ("zeros", "empty", "ones", "full", "new_zeros", "new_empty", "new_ones", "new_full")
 _EMPTY += ("zeros_like", "empty_like", "ones_like", "full_like")
 
 
