@@ -12,14 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gradmend.errors import ConflictError, attached, pytorch_says
+from gradmend.folder import OURS
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
 from gradmend.running import launch, output
 
 if TYPE_CHECKING:
-    from gradmend.watching import Watching
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    from gradmend.api.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Options:
 def run_program(options: Options) -> int:
     """Run it; the exit code is the program's own, 1 when a conflict stopped it."""
     go = (launch.module if options.module else launch.script)(options.target, options.args)
-    from gradmend.watching import Watching
+    from gradmend.api.watching import Watching
 
     watching = Watching("heal" if options.heal else "watch", options.budget, options.paranoid)
     owner = os.getpid()
@@ -170,6 +169,6 @@ def _leave_out_ours(summary: traceback.TracebackException | None, seen: set[int]
     if summary is None or id(summary) in seen:
         return
     seen.add(id(summary))
-    summary.stack[:] = [frame for frame in summary.stack if not frame.filename.startswith(_OURS)]
+    summary.stack[:] = [frame for frame in summary.stack if not frame.filename.startswith(OURS)]
     for inner in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
         _leave_out_ours(inner, seen)
