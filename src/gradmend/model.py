@@ -144,6 +144,7 @@ class Conflict:
     why: str = ""  # the formula, in words
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
+    edit: str = ""  # the first edit to try, in one line
     fixes: tuple[Fix, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -173,6 +174,7 @@ class Conflict:
             "why": self.why,
             "notes": list(self.notes),
             "help": list(self.help),
+            "edit": self.edit,
             "fixes": [asdict(f) for f in self.fixes],
         }
 
@@ -204,7 +206,7 @@ class Span:
 class Story:
     """A conflict told to people: one line, the places, context (notes) and what to do (helps)."""
 
-    level: Literal["error", "warning", "note"]
+    level: Literal["error", "warning", "note", "healed"]
     code: str
     message: str
     spans: tuple[Span, ...] = ()

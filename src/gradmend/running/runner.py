@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gradmend.errors import ConflictError, attached
+from gradmend.errors import ConflictError, attached, pytorch_says
 from gradmend.folder import OURS
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
@@ -160,7 +160,9 @@ def _print_traceback(error: BaseException) -> None:
     lines = list(summary.format())
     if attached(error) is not None and error.__cause__ is None and error.__context__ is None:
         # The story follows in full; the traceback only says how the program got there.
-        words = "the story follows" if isinstance(error, ConflictError) else str(error)
+        words = str(error)
+        if isinstance(error, ConflictError):
+            words = pytorch_says(error.conflict) or "the story follows"
         lines = ["Traceback (most recent call last):\n", *summary.stack.format()]
         lines.append(f"{type(error).__name__}: {words}\n")
     print("".join(lines), end="", file=sys.stderr)
