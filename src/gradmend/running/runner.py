@@ -15,6 +15,7 @@ from gradmend.errors import ConflictError, attached
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
 from gradmend.running import launch, output
+from gradmend.running.about import about
 
 if TYPE_CHECKING:
     from gradmend.watching import Watching
@@ -33,6 +34,11 @@ class Options:
     paranoid: bool = False
     budget: int | None = None
 
+    def command(self) -> list[str]:
+        """As one would type it."""
+        words = ["gradmend", "run", *["--heal"] * self.heal, *["--paranoid"] * self.paranoid]
+        return [*words, *["-m"] * self.module, self.target, *self.args]
+
 
 def run_program(options: Options) -> int:
     """Run it; the exit code is the program's own, 1 when a conflict stopped it."""
@@ -42,6 +48,7 @@ def run_program(options: Options) -> int:
     watching = Watching("heal" if options.heal else "watch", options.budget, options.paranoid)
     owner = os.getpid()
     session = watching.__enter__()
+    session.run = about(options.target, options.args, options.command())
 
     def finish() -> None:
         if os.getpid() == owner:  # a forked child has nothing to report of its parent
