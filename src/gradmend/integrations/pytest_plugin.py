@@ -1,0 +1,80 @@
+"""pytest --gradmend: each test runs under watch(), and a value that backward needs and lost fails it, with the story.
+
+Loaded by every pytest of an environment that has Gradmend, so nothing here imports torch or anything of ours until
+a test is to be watched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MARK = "gradmend(on=True, *, paranoid=False, heal=False): run this test under gradmend.watch(), or heal()"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gradmend", "gradients that in-place writes break")
+    group.addoption(
+        "--gradmend",
+        action="store_true",
+        help="run every test under gradmend.watch(): wrong gradients fail it",
+    )
+    parser.addini("gradmend", "run every test under gradmend.watch()", type="bool", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARK)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    wish = _wish(item)
+    if wish is None:
+        return (yield)
+    from gradmend.watching import Watching, words_of
+
+    __tracebackhide__ = True
+    with Watching("heal" if wish["heal"] else "watch", paranoid=wish["paranoid"]) as session:
+        try:
+            return (yield)
+        except RuntimeError as error:
+            if not item.config.getoption("full_trace", False):
+                error.__traceback__ = _without_ours(error.__traceback__)
+            raise
+        finally:
+            quiet = [
+                c for c in session.conflicts if c.kind == "refused-but-right" or session.outcome == "healed"
+            ]
+            if quiet:
+                item.add_report_section("call", "gradmend", "\n\n".join(words_of(c) for c in quiet))
+
+
+def _wish(item: pytest.Item) -> dict[str, bool] | None:
+    """What is asked for this test: its own mark, that of its class or module, the option, the ini file."""
+    mark = item.get_closest_marker("gradmend")
+    if mark is None:
+        on = item.config.getoption("gradmend") or item.config.getini("gradmend")
+        return {"paranoid": False, "heal": False} if on else None
+    return _read(*mark.args, **mark.kwargs)
+
+
+def _read(on: bool = True, *, paranoid: bool = False, heal: bool = False) -> dict[str, bool] | None:
+    return {"paranoid": paranoid, "heal": heal} if on else None
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The same traceback without the frames of Gradmend, and without torch's own below the user's last line."""
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept.append(trace)
+        trace = trace.tb_next
+    made: TracebackType | None = None
+    for one in reversed(kept):
+        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return made
