@@ -38,8 +38,10 @@ _HOMES = {
     "explain": "gradmend.story.failures.explain",
     "heal": "gradmend.watching",
     "install": "gradmend.recording",
+    "load_ipython_extension": "gradmend.integrations.ipython",
     "saves": "gradmend.story.knowledge",
     "uninstall": "gradmend.recording",
+    "unload_ipython_extension": "gradmend.integrations.ipython",
     "watch": "gradmend.watching",
 }
 

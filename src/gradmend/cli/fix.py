@@ -43,6 +43,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"unknown option {script}: options of gradmend come before the script")
     if args.steps < 1:
         raise UsageError("--steps must be at least 1")
+    from gradmend.running.launch import refuse_notebook
+
+    refuse_notebook(script)
     if not os.path.isfile(script):
         raise UsageError(f"can't read {script}: no such file")
     for out in (args.report, args.html):
