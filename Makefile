@@ -46,6 +46,7 @@ test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens o
 
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/integrations
 
 world: test-world  ## The same, and its table: docs/world.md.
 	$(WORLD)/bin/python tools/make_world.py build/world.xml
