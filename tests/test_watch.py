@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import gradmend
-from gradmend.capture import backwards, extras, saves, stepping
+from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
+from gradmend.capture.ledger import scopes
 from gradmend.capture.taps import switch
 from gradmend.story.failures import diagnosing
 
@@ -145,7 +146,7 @@ def test_an_exception_in_the_middle_leaves_nothing_behind():
     with pytest.raises(ZeroDivisionError), gradmend.watch():
         torch.ones(3, requires_grad=True).exp()
         raise ZeroDivisionError
-    assert not switch.armed() and saves.current() is None
+    assert not switch.armed() and scopes.current() is None
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
 
 
@@ -285,8 +286,8 @@ def test_threads_enter_and_leave_side_by_side():
     finally:
         sys.setswitchinterval(interval)
     assert not wrong
-    assert torch.Tensor.add_ is plain and not switch.armed() and not backwards.armed()
-    assert not extras.watching and not stepping._handles
+    assert torch.Tensor.add_ is plain and not switch.armed() and not backward_calls.armed()
+    assert not arming.watching and not optimizer_steps._handles
 
 
 def test_a_write_in_another_thread_is_named():

@@ -1,4 +1,4 @@
-"""Makes the part of src/gradmend/capture/reads.json that the installed torch speaks of: the slots its backward does not read.
+"""Makes the part of src/gradmend/capture/graph/reads.json that the installed torch speaks of: the slots its backward does not read.
 
     python tools/make_reads.py [--check] [--only OP ...] [--raw OUT.jsonl]
 
@@ -32,11 +32,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reads_extra import PROGRAMS
 from reads_observe import observe, variants
 
-from gradmend.capture.reads import table_of
+from gradmend.capture.graph.reads import table_of
 from gradmend.compat.releases import release
 from gradmend.story.knowledge._entries import at_node
 
-OUT = Path(__file__).parents[1] / "src/gradmend/capture/reads.json"
+OUT = Path(__file__).parents[1] / "src/gradmend/capture/graph/reads.json"
 ENOUGH = 6  # observations in support, each of several corruptions
 SAMPLES = 30  # per op and dtype, drawn at random: a stride could miss one value of a flag
 SECONDS = 120  # of processor time, so that a busy machine draws the same conclusions

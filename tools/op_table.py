@@ -10,7 +10,7 @@ import torch
 Row = dict[str, Any]
 
 # Why watch() stops where nothing moves. What is not here is still to be looked into.
-_TWICE = "a derivative of a derivative: seen too seldom for `capture/reads.json` to trust it"
+_TWICE = "a derivative of a derivative: seen too seldom for `capture/graph/reads.json` to trust it"
 REASONS = {
     "IndexAddBackward0.index": "read: the gradient is gathered by it, and multiplied by `alpha=0` in this sample",
     "LinalgDetBackward0.result": "not read for matrices of 1 x 1, which the node does not tell",
@@ -18,7 +18,7 @@ REASONS = {
     "NativeDropoutBackwardBackward0.grad_output": _TWICE,
     "PdistBackward0.result": "not read for `p=0` and `p=1`, of which the database has too few samples",
     "PowBackward1.result": "read: its factor, the logarithm of a negative base, is NaN in this sample anyway",
-    "RreluWithNoiseBackward0.self": "not read in training with these bounds in 4 observations; `capture/reads.json` asks for 6",
+    "RreluWithNoiseBackward0.self": "not read in training with these bounds in 4 observations; `capture/graph/reads.json` asks for 6",
     "SoftmaxBackwardDataBackward0.grad_output": _TWICE,
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from gradmend.capture.reads import features_of, slot_of
+from gradmend.capture.graph.reads import features_of, slot_of
 
 Tensor = torch.Tensor
 FEW = 4  # outputs to drive one by one

@@ -21,28 +21,28 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from gradmend.api.installing import install as install
+    from gradmend.api.installing import uninstall as uninstall
+    from gradmend.api.watching import heal as heal
+    from gradmend.api.watching import watch as watch
     from gradmend.errors import ConflictError as ConflictError
     from gradmend.errors import GradmendError as GradmendError
     from gradmend.errors import GradmendWarning as GradmendWarning
-    from gradmend.recording import install as install
-    from gradmend.recording import uninstall as uninstall
     from gradmend.story.failures.explain import explain as explain
     from gradmend.story.knowledge import saves as saves
-    from gradmend.watching import heal as heal
-    from gradmend.watching import watch as watch
 
 _HOMES = {
     "ConflictError": "gradmend.errors",
     "GradmendError": "gradmend.errors",
     "GradmendWarning": "gradmend.errors",
     "explain": "gradmend.story.failures.explain",
-    "heal": "gradmend.watching",
-    "install": "gradmend.recording",
+    "heal": "gradmend.api.watching",
+    "install": "gradmend.api.installing",
     "load_ipython_extension": "gradmend.integrations.ipython",
     "saves": "gradmend.story.knowledge",
-    "uninstall": "gradmend.recording",
+    "uninstall": "gradmend.api.installing",
     "unload_ipython_extension": "gradmend.integrations.ipython",
-    "watch": "gradmend.watching",
+    "watch": "gradmend.api.watching",
 }
 
 

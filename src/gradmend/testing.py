@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from gradmend.capture import graphs
+from gradmend.api.watching import watch, words_of
+from gradmend.capture.graph import nodes
 from gradmend.errors import ConflictError, attached
-from gradmend.watching import watch, words_of
 
 
 def assert_gradients_safe(fn: Callable[..., Any], *inputs: Any, paranoid: bool = True, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         leaf = getattr(node, "variable", None)
         if isinstance(leaf, torch.Tensor):
             found[id(leaf)] = leaf
-        for below, _ in graphs.edges(node):
+        for below, _ in nodes.edges(node):
             if below is not None and below not in seen:
                 seen.add(below)
                 todo.append(below)

@@ -11,33 +11,33 @@ import pytest
 import torch
 import torch.autograd.graph as graph
 
-from gradmend.capture import backwards
-from gradmend.capture.backwards import BackwardCall
+from gradmend.capture.hooks import backward_calls
+from gradmend.capture.hooks.backward_calls import BackwardCall
 from gradmend.capture.sites import raw_here
 
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    backwards.forget()
+    backward_calls.forget()
     yield
-    backwards.disarm()
-    backwards.forget()
+    backward_calls.disarm()
+    backward_calls.forget()
 
 
 def here() -> int:
-    frame = backwards.resolve(raw_here(2)).user
+    frame = backward_calls.resolve(raw_here(2)).user
     assert frame is not None
     return frame.line
 
 
 def test_all_three_ways_to_start_a_backward_are_recorded() -> None:
-    backwards.arm()
+    backward_calls.arm()
     x = torch.ones(3, requires_grad=True)
     x.exp().sum().backward()
     torch.autograd.backward(x.exp().sum(), retain_graph=True)
     torch.autograd.grad(x.exp().sum(), x, create_graph=True)
     line = here()
-    calls = list(backwards.history)
+    calls = list(backward_calls.history)
     assert [c.frame.line for c in calls if c.frame] == [line - 3, line - 2, line - 1]
     assert all(c.frame and c.frame.file == __file__ for c in calls)
     assert [c.retain for c in calls] == [False, True, True]
@@ -47,35 +47,35 @@ def test_all_three_ways_to_start_a_backward_are_recorded() -> None:
 
 def test_disarm_restores_both_names_and_arming_twice_is_an_error() -> None:
     names = (graph._engine_run_backward, torch.autograd._engine_run_backward)
-    backwards.arm()
+    backward_calls.arm()
     assert graph._engine_run_backward is not names[0]
     with pytest.raises(RuntimeError, match="armed already"):
-        backwards.arm()
-    backwards.disarm()
-    backwards.disarm()
+        backward_calls.arm()
+    backward_calls.disarm()
+    backward_calls.disarm()
     assert (graph._engine_run_backward, torch.autograd._engine_run_backward) == names
     torch.ones(1, requires_grad=True).sum().backward()
-    assert not backwards.history
+    assert not backward_calls.history
 
 
 def test_a_wrapper_put_on_top_of_ours_survives_disarm() -> None:
     plain = graph._engine_run_backward
-    backwards.arm()
+    backward_calls.arm()
     ours = graph._engine_run_backward
     theirs = lambda *a, **k: ours(*a, **k)  # noqa: E731
     graph._engine_run_backward = theirs
     try:
-        backwards.disarm()
+        backward_calls.disarm()
         assert graph._engine_run_backward is theirs
         torch.ones(1, requires_grad=True).sum().backward()
-        assert not backwards.history
+        assert not backward_calls.history
     finally:
         graph._engine_run_backward = plain
 
 
 def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
     seen: list[Any] = []
-    backwards.arm(
+    backward_calls.arm(
         before=lambda call, roots, grads: seen.append(("before", call.outcome, (roots[0] * grads[0]).item())),
         after=lambda call: seen.append(("after", call.outcome)),
         failed=lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))),
@@ -90,14 +90,14 @@ def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
         ("before", "running", 0.0),
         ("failed", "Trying to backward through ", 1),
     ]
-    assert not backwards.running
+    assert not backward_calls.running
 
 
 def test_an_error_of_the_callback_does_not_hide_the_one_it_should_explain() -> None:
     def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
         raise KeyError("a bug of ours")
 
-    backwards.arm(failed=failed)
+    backward_calls.arm(failed=failed)
     loss = torch.ones(3, requires_grad=True).exp().sum()
     loss.backward()
     with pytest.raises(RuntimeError, match="second time") as caught:
@@ -114,7 +114,7 @@ def test_results_are_bit_identical() -> None:
         return [p.grad for p in net.parameters() if p.grad is not None]
 
     plain = grads()
-    backwards.arm()
+    backward_calls.arm()
     assert all(torch.equal(a, b) for a, b in zip(plain, grads(), strict=True))
 
 
@@ -139,19 +139,19 @@ TOKENS: list[weakref.ref[Token]] = []
 
 def test_no_graph_is_kept_alive_and_the_history_is_bounded() -> None:
     TOKENS.clear()
-    backwards.arm()
+    backward_calls.arm()
     x = torch.ones(3, requires_grad=True)
     for _ in range(200):
         Kept.apply(x).sum().backward()
     gc.collect()
     assert len(TOKENS) == 200
     assert [t() for t in TOKENS] == [None] * 200
-    assert len(backwards.history) < 200
+    assert len(backward_calls.history) < 200
 
 
 def test_a_failed_call_keeps_no_graph_either() -> None:
     TOKENS.clear()
-    backwards.arm(failed=lambda call, exc, roots: None)
+    backward_calls.arm(failed=lambda call, exc, roots: None)
 
     def fail() -> None:
         loss = Kept.apply(torch.ones(3, requires_grad=True)).exp().sum()
@@ -172,7 +172,7 @@ def visiting(saves: dict[int, int]) -> Any:
 
     def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:
         node = torch._C._current_autograd_node()
-        backwards.visit(node._sequence_nr(), handle[0])
+        backward_calls.visit(node._sequence_nr(), handle[0])
         saves[node._sequence_nr()] = saves.get(node._sequence_nr(), 0) + 1
         return handle[1]
 
@@ -180,7 +180,7 @@ def visiting(saves: dict[int, int]) -> Any:
 
 
 def test_the_nodes_that_ran_are_known_with_the_line_that_made_them() -> None:
-    backwards.arm()
+    backward_calls.arm()
     x = torch.ones(3, requires_grad=True)
     unpacked: dict[int, int] = {}
     with visiting(unpacked):
@@ -190,46 +190,46 @@ def test_the_nodes_that_ran_are_known_with_the_line_that_made_them() -> None:
     assert node is not None
     number = node._sequence_nr()
     h.sum().backward(retain_graph=True)
-    assert backwards.history[-1].visited == {}  # a graph that is retained is not freed
+    assert backward_calls.history[-1].visited == {}  # a graph that is retained is not freed
     h.sum().backward()
-    visited = backwards.history[-1].visited
+    visited = backward_calls.history[-1].visited
     assert set(visited) == {number} == set(unpacked)
-    frame = backwards.resolve(visited[number]).user
+    frame = backward_calls.resolve(visited[number]).user
     assert frame is not None and frame.line == line
 
 
 def test_only_recent_calls_keep_their_nodes() -> None:
-    backwards.arm()
+    backward_calls.arm()
     x = torch.ones(3, requires_grad=True)
     with visiting({}):
         for _ in range(40):
             x.exp().sum().backward()
-    with_nodes = [bool(c.visited) for c in backwards.history]
+    with_nodes = [bool(c.visited) for c in backward_calls.history]
     assert len(with_nodes) == 40
     assert with_nodes == [False] * 24 + [True] * 16
 
 
 def test_a_backward_inside_a_hook_of_another_is_told_apart() -> None:
     inside: list[BackwardCall | None] = []
-    backwards.arm()
+    backward_calls.arm()
     x = torch.ones(3, requires_grad=True)
     h = x.exp()
 
     def hook(g: torch.Tensor) -> None:
         with torch.enable_grad():
             (x * 3).sum().backward()
-        inside.append(backwards.current())
+        inside.append(backward_calls.current())
 
     h.register_hook(hook)
     h.sum().backward()
-    outer, inner = backwards.history
+    outer, inner = backward_calls.history
     assert inside == [outer]
-    assert inner.tick > outer.tick and not backwards.running
+    assert inner.tick > outer.tick and not backward_calls.running
 
 
 def test_threads_have_their_own_current_call() -> None:
     both, wrong = threading.Barrier(2, timeout=30), []
-    backwards.arm()
+    backward_calls.arm()
 
     def work() -> None:
         x = torch.ones(3, requires_grad=True)
@@ -237,7 +237,7 @@ def test_threads_have_their_own_current_call() -> None:
 
         def hook(g: torch.Tensor) -> None:
             both.wait()  # both backwards are under way now
-            call = backwards.current()
+            call = backward_calls.current()
             if call is None or call.thread != threading.get_ident():
                 wrong.append(call)
             both.wait()
@@ -250,13 +250,13 @@ def test_threads_have_their_own_current_call() -> None:
         t.start()
     for t in threads:
         t.join()
-    assert not wrong and len(backwards.history) == 2
+    assert not wrong and len(backward_calls.history) == 2
 
 
 def test_ears_are_called_only_while_there_is_something_to_hear() -> None:
     seen: list[str] = []
     first, second = set[str](), dict[str, int]()
-    backwards.arm(
+    backward_calls.arm(
         before=lambda call, roots, grads: seen.append("before"),
         after=lambda call: seen.append("after"),
         when=(set(), first),
@@ -267,35 +267,35 @@ def test_ears_are_called_only_while_there_is_something_to_hear() -> None:
         torch.ones(3, requires_grad=True).sum().backward()
         seen.append("|")
     assert " ".join(seen) == "| before | before after | after |"
-    assert len(backwards.history) == 4
+    assert len(backward_calls.history) == 4
 
 
 def test_an_ear_that_fails_before_it_ends_the_call() -> None:
     def before(call: BackwardCall, roots: Any, grads: Any) -> None:
         raise KeyboardInterrupt
 
-    backwards.arm(before=before)
+    backward_calls.arm(before=before)
     loss = torch.ones(3, requires_grad=True).sum()
     with pytest.raises(KeyboardInterrupt):
         loss.backward()
-    assert [c.outcome for c in backwards.history] == ["failed"] and not backwards.running
+    assert [c.outcome for c in backward_calls.history] == ["failed"] and not backward_calls.running
 
 
 def test_a_failure_while_a_failure_is_told_is_the_one_that_counts() -> None:
     def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
         raise KeyboardInterrupt
 
-    backwards.arm(failed=failed)
+    backward_calls.arm(failed=failed)
     loss = torch.ones(3, requires_grad=True).exp().sum()
     loss.backward()
     with pytest.raises(KeyboardInterrupt):
         loss.backward()
-    assert not backwards.running
+    assert not backward_calls.running
 
 
 def test_the_engine_may_be_called_by_other_names() -> None:
     """torch gives its arguments by position; whoever calls the entry himself need not."""
-    backwards.arm()
+    backward_calls.arm()
     engine: Any = graph._engine_run_backward
     more = {"allow_unreachable": True, "accumulate_grad": True}
     grads = (torch.ones(()), torch.ones(()))
@@ -307,18 +307,18 @@ def test_the_engine_may_be_called_by_other_names() -> None:
                 engine(roots, grads, keep_graph=retain, create_graph=False, inputs=(), **more)
             else:
                 engine(roots, grads, retain, False, (), **more)
-            call = backwards.history[-1]
+            call = backward_calls.history[-1]
             assert x.grad is not None and call.retain == retain
             assert call.roots == (roots[0].grad_fn._sequence_nr(), roots[1].node._sequence_nr())
     x = torch.ones(1, requires_grad=True)
     torch.autograd.backward(x)  # a leaf: no node at all
-    assert backwards.history[-1].roots == ()
+    assert backward_calls.history[-1].roots == ()
     with pytest.raises(TypeError):
         engine()
 
 
 def test_calls_leave_nothing_behind() -> None:
-    backwards.arm()
+    backward_calls.arm()
     kept: list[Any] = []
 
     def work() -> None:
@@ -329,7 +329,7 @@ def test_calls_leave_nothing_behind() -> None:
             with pytest.raises(RuntimeError):
                 loss.backward()
             kept[:] = [weakref.ref(x), weakref.ref(loss)]
-        backwards.forget()
+        backward_calls.forget()
         gc.collect()
 
     work()

@@ -23,7 +23,7 @@ from modes import Seeing
 
 import gradmend
 from gradmend.capture import recorder, sites
-from gradmend.capture.fast import compiled
+from gradmend.capture.native.loading import compiled
 from gradmend.capture.taps import hub
 
 TESTS = Path(__file__).parents[1]
@@ -396,7 +396,7 @@ def run(program: str, **more: str) -> str:
 
 STORY = """
 import torch, gradmend
-from gradmend.capture.fast import compiled
+from gradmend.capture.native.loading import compiled
 from gradmend.capture.taps import hub
 assert (compiled is None) == PURE
 gradmend.install()

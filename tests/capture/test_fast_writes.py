@@ -17,13 +17,13 @@ from strided import bytes_of, views
 from torch import nn
 
 import gradmend
-from gradmend.capture import regions
-from gradmend.capture.entries import Entry, Written
-from gradmend.capture.fast import compiled
-from gradmend.capture.rolls import Roll
+from gradmend.capture.ledger.entries import Entry, Written
+from gradmend.capture.ledger.judging import Scope
+from gradmend.capture.ledger.rolls import Roll
+from gradmend.capture.memory import layouts
+from gradmend.capture.memory.undo import Record
+from gradmend.capture.native.loading import compiled
 from gradmend.capture.taps.hub import LEDGER
-from gradmend.capture.verdict import Scope
-from gradmend.heal.undo import Record
 
 needs_it = pytest.mark.skipif(compiled is None, reason="no compiler was found when gradmend was installed")
 
@@ -32,7 +32,7 @@ needs_it = pytest.mark.skipif(compiled is None, reason="no compiler was found wh
 @settings(max_examples=400, deadline=None, database=None)
 @given(views())
 def test_a_layout_is_that_of_python(t: torch.Tensor) -> None:
-    quick, plain = compiled.layout_of(t), regions._layout_of(t)
+    quick, plain = compiled.layout_of(t), layouts._layout_of(t)
     assert quick == plain and hash(quick) == hash(plain) and type(quick) is type(plain)
     assert quick.dense is plain.dense
 
@@ -47,7 +47,7 @@ def test_every_dtype_is_told_apart() -> None:
         except (RuntimeError, NotImplementedError):
             continue
         layout = compiled.layout_of(t)
-        assert layout == regions._layout_of(t) and layout.dtype is dtype and layout.hi == t.nbytes
+        assert layout == layouts._layout_of(t) and layout.dtype is dtype and layout.hi == t.nbytes
         told += 1
     assert told > 20
 

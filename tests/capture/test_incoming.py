@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from gradmend.capture.incoming import reached
+from gradmend.capture.graph.incoming import reached
 
 NODE = "LinalgEighBackward0"
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gradmend.capture import reads
-from gradmend.capture.reads import is_read, slot_of
+from gradmend.capture.graph import reads
+from gradmend.capture.graph.reads import is_read, slot_of
 from gradmend.story.knowledge._entries import at_node
 
 TOOLS = Path(__file__).parents[2] / "tools"

@@ -11,8 +11,8 @@ from strided import views
 
 import gradmend
 from gradmend.capture import recorder
-from gradmend.capture.fast import compiled
-from gradmend.capture.regions import layout_of
+from gradmend.capture.memory.layouts import layout_of
+from gradmend.capture.native.loading import compiled
 
 
 def _by_attributes(t: torch.Tensor) -> Any:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strided import bytes_of, views
 
-from gradmend.capture.regions import Layout, LayoutIndex, layout_of, overlap, physical
+from gradmend.capture.memory.layouts import Layout, LayoutIndex, layout_of, overlap, physical
 
 
 @settings(max_examples=400, deadline=None, database=None)

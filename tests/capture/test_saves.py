@@ -5,8 +5,8 @@ import torch
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 
 import gradmend
-from gradmend.capture import saves
-from gradmend.capture.entries import Entry
+from gradmend.capture.ledger import scopes
+from gradmend.capture.ledger.entries import Entry
 from gradmend.capture.taps import switch
 
 _top = torch._C._autograd._top_saved_tensors_default_hooks
@@ -127,7 +127,7 @@ def test_where_hooks_are_refused_pytorchs_own_check_stays():
             y = leaf().exp()
             y += 1
             y.sum().backward()
-        assert not switch.armed() and saves.current() is None
+        assert not switch.armed() and scopes.current() is None
     with gradmend.watch(), pytest.raises(gradmend.ConflictError):
         y = leaf().exp()
         y += 1

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import gradmend
-from gradmend.capture import backwards, graphs
+from gradmend.capture.graph import nodes as graph_nodes
+from gradmend.capture.hooks import backward_calls
 from gradmend.story.failures import nodes
 
 
@@ -108,17 +109,17 @@ def test_a_call_knows_which_nodes_asked(name: str) -> None:
         beside = PROGRAMS[name](x).sum()  # of the same lines, and not backed through
         others, kept_beside = kept_below(beside)
         out.backward()
-        call = backwards.history[-1]
-    asked = {n for n in keepers if backwards.who_ran(n, [call], every) is not None}
+        call = backward_calls.history[-1]
+    asked = {n for n in keepers if backward_calls.who_ran(n, [call], every) is not None}
     assert {n - first for n in asked} == as_the_nodes_say(PROGRAMS[name])
     assert asked
-    assert not [n for n in kept_beside if backwards.who_ran(n, [call], others) is not None]
+    assert not [n for n in kept_beside if backward_calls.who_ran(n, [call], others) is not None]
 
 
 def test_no_node_gets_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of nodes are freed by recursion, so a clean backward asks for none but its root."""
     asked: list[Any] = []
-    monkeypatch.setattr(graphs, "_current", lambda: asked.append(1))
+    monkeypatch.setattr(graph_nodes, "_current", lambda: asked.append(1))
     x = torch.randn(4, 4, requires_grad=True)
     with gradmend.watch():
         layers(x).sum().backward()

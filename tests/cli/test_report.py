@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import gradmend
+from gradmend.api.watching import words_of
 from gradmend.model import Session
 from gradmend.report.ranks import agree, merged
 from gradmend.report.saved import from_json
-from gradmend.watching import words_of
 
 
 def session() -> Session:

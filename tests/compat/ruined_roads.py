@@ -15,19 +15,11 @@ from unittest.mock import patch
 
 import torch
 
-from gradmend.capture import (
-    checkpoints,
-    edits,
-    entries,
-    escapes,
-    forwards,
-    functions,
-    gradients,
-    ledger,
-    reads,
-    regions,
-    saves,
-)
+from gradmend.capture.edits import live_edits
+from gradmend.capture.graph import reads
+from gradmend.capture.hooks import checkpoints, custom_forwards, custom_functions, gradients, saved_tensors
+from gradmend.capture.ledger import entries, escapes, ledger
+from gradmend.capture.memory import layouts
 from gradmend.capture.taps import switch
 from gradmend.compat import trust
 
@@ -71,20 +63,20 @@ class _Elsewhere:
 
 RUINS: dict[str, Callable[[], Any]] = {
     "writes": _gone(switch, "arm", "disarm"),
-    "views": _gone(regions, "overlap", value=lambda a, b: False),
+    "views": _gone(layouts, "overlap", value=lambda a, b: False),
     "counters": _gone(entries.Entry, "uncredited", value=lambda self: False),
     "data": _gone(ledger.Ledger, "swapped", value=lambda *a: nothing),
     "escapes": _gone(escapes, "fingerprint", value=lambda t: 0),
-    "hooks": _gone(saves, "_enter", value=saves._plain_enter),
+    "hooks": _gone(saved_tensors, "_enter", value=saved_tensors._plain_enter),
     "slots": _gone(reads, "slot_of"),
     "steps": _gone(sgd, "_single_tensor_sgd", value=_single),
     "foreach": _gone(sgd, "_multi_tensor_sgd", value=_multi),
     "fused": _gone(sgd, "_fused_sgd", value=_fused),
     "collectives": _gone(switch, "arm", "disarm"),
-    "ctx": _gone(functions, "arm", "disarm"),
-    "unmarked": _gone(forwards.Inside, "unmarked"),
+    "ctx": _gone(custom_functions, "arm", "disarm"),
+    "unmarked": _gone(custom_forwards.Inside, "unmarked"),
     "gradients": _gone(gradients, "arm", "disarm"),
-    "edits": _gone(edits, "before"),
+    "edits": _gone(live_edits, "before"),
     "checkpoint": _gone(checkpoints.compat, "homes", value=lambda: iter(())),
     "reentrant": _gone(checkpoints, "_Function", value=_Elsewhere),
 }

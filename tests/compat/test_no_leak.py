@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import gradmend
-from gradmend.capture import backwards
+from gradmend.capture.hooks import backward_calls
 from gradmend.capture.taps.hub import LEDGER
 
 STEPS = 10_000
@@ -28,7 +28,7 @@ def _sizes():
         "writes": sum(len(t.log) for t in timelines),
         "dead": len(LEDGER.dead),
         "bytes": LEDGER.kept_bytes(),
-        "history": len(backwards.history),
+        "history": len(backward_calls.history),
     }
 
 

@@ -171,8 +171,11 @@ def test_printed_numbers_compare_to_rounding() -> None:
 
 
 def test_a_healed_run_that_fails_is_told(plan: Callable[[str], Plan]) -> None:
-    source = HEAD + "import gradmend\nif gradmend.capture.saves.current():\n    raise ValueError('odd')\n"
+    source = (
+        HEAD + "import gradmend\nif gradmend.capture.ledger.scopes.current():\n    raise ValueError('odd')\n"
+    )
     found = plan(
-        source.replace("import gradmend\n", "import gradmend.capture.saves\n") + "(x @ w).sum().backward()\n"
+        source.replace("import gradmend\n", "import gradmend.capture.ledger.scopes\n")
+        + "(x @ w).sum().backward()\n"
     )
     assert found.status == "stuck" and "the healed run ends otherwise: ValueError: odd" in found.message

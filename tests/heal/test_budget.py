@@ -10,9 +10,9 @@ import torch
 from healed import start
 
 import gradmend
+from gradmend.capture.memory.budget import parse, readable
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.errors import BudgetError, UsageError
-from gradmend.heal.budget import parse, readable
 
 
 @pytest.mark.parametrize(

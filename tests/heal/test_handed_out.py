@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradmend
-from gradmend.capture.fast import compiled
+from gradmend.capture.native.loading import compiled
 
 N = 12
 

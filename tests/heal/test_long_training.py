@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gradmend
-from gradmend.capture import backwards
+from gradmend.capture.hooks import backward_calls
 from gradmend.capture.taps.hub import LEDGER
 
 STEPS = 10_000
@@ -53,6 +53,6 @@ def test_flat_memory_and_a_flat_ledger(context: Any) -> None:
     LEDGER.bury()
     assert not LEDGER.timelines
     assert not LEDGER.dead
-    assert len(backwards.history) <= 64
+    assert len(backward_calls.history) <= 64
     # The first thousand steps warm up caches; from then on a leak of 100 bytes a step would show.
     assert sizes[-1] - sizes[1] < 800_000, [s - sizes[0] for s in sizes]

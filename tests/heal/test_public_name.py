@@ -7,7 +7,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "first", ["gradmend.heal.undo", "gradmend.capture.ledger", "gradmend.recording", "gradmend"]
+    "first",
+    ["gradmend.capture.memory.undo", "gradmend.capture.ledger.ledger", "gradmend.api.installing", "gradmend"],
 )
 def test_heal_can_be_called_whatever_was_imported_first(first: str) -> None:
     program = f"import {first}\nimport gradmend\nwith gradmend.heal(budget='1MB') as session:\n    pass\nprint(session.outcome)"

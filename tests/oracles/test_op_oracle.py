@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import op_oracle
 import op_table
 
-from gradmend.capture import reads
+from gradmend.capture.graph import reads
 
 SOME = 24  # pairs of op and dtype
 SURE = ("exp", "max_reduction_with_dim", "nn_functional_batch_norm", "unbind", "gather", "linalg_solve")
@@ -60,7 +60,7 @@ def test_a_broken_ledger_does_not_pass(sabotage: str, monkeypatch: pytest.Monkey
     if sabotage == "reads nothing":
         monkeypatch.setattr(reads, "is_read", lambda *a, **k: False)
     else:
-        from gradmend.heal.undo import UndoLog
+        from gradmend.capture.memory.undo import UndoLog
 
         monkeypatch.setattr(UndoLog, "add", lambda self, record: None)
     todo, _ = op_oracle.jobs(["exp"])

@@ -16,7 +16,7 @@ from program_draw import programs
 from program_model import Edit, Functional, Program, SetItem, leaf, meant, run
 
 import gradmend
-from gradmend.capture import reads
+from gradmend.capture.graph import reads
 from gradmend.capture.taps.hub import LEDGER
 
 MANY = int(os.environ.get("GRADMEND_PROGRAMS", "2000"))

@@ -12,7 +12,7 @@ import torch
 from silent_programs import ALL, Program
 from test_silent_quiet import ALL as QUIET
 
-from gradmend.auditing import Audit
+from gradmend.api.auditing import Audit
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda p: p.name)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture import stepping
-from gradmend.capture.fast import compiled
-from gradmend.capture.regions import Layout, layout_of
+from gradmend.capture.hooks import optimizer_steps
+from gradmend.capture.memory.layouts import Layout, layout_of
+from gradmend.capture.native.loading import compiled
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 
@@ -112,8 +112,8 @@ def start() -> Recorder:
     global _running
     if _running is None:
         _running = Recorder()
-        stepping.arm()
-        stepping.stepped.append(_running.ear)
+        optimizer_steps.arm()
+        optimizer_steps.stepped.append(_running.ear)
         hub.listen(_running)
     return _running
 
@@ -121,8 +121,8 @@ def start() -> Recorder:
 def stop() -> None:
     global _running
     if _running is not None:
-        stepping.stepped.remove(_running.ear)
-        stepping.disarm()
+        optimizer_steps.stepped.remove(_running.ear)
+        optimizer_steps.disarm()
         hub.unlisten(_running)
         _running = None
 

@@ -16,7 +16,8 @@ from types import CodeType, FrameType, TracebackType
 
 import torch
 
-from gradmend.capture.fast import compiled
+from gradmend.capture.native.loading import compiled
+from gradmend.folder import OURS
 from gradmend.model import Frame, Owner, Site
 
 Raw = tuple[int, ...]
@@ -25,7 +26,6 @@ Raw = tuple[int, ...]
 _MOST_FRAMES = 64
 _MOST_USER_FRAMES = 6
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARY = tuple(
     {
@@ -42,7 +42,7 @@ _codes: dict[int, CodeType] = {}  # of every site ever taken: held, so that an i
 
 
 def _owner_of(name: str) -> int:
-    if name.startswith(_OURS):
+    if name.startswith(OURS):
         return _OWN
     if name.startswith(_TORCH):
         return _TORCH_OWNED

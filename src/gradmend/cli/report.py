@@ -24,10 +24,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gradmend.api.watching import words_of
     from gradmend.report.ranks import merged, rank_of
     from gradmend.report.saved import read
     from gradmend.running.output import write
-    from gradmend.watching import words_of
 
     for out in (args.html, args.json):
         folder = os.path.dirname(os.path.abspath(out)) if out else None

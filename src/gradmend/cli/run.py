@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gradmend.heal.budget import parse
+    from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 
     words = args.module if args.module is not None else args.program

@@ -70,7 +70,7 @@ def _and(names: list[str]) -> str:
 
 
 def _overload(entry: Entry) -> str:
-    from gradmend.capture.reads import table
+    from gradmend.capture.graph.reads import table
     from gradmend.story.knowledge._plain import plain
 
     lines = [f"  {entry.schema}"]

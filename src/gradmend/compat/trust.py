@@ -180,7 +180,7 @@ def canaries() -> ModuleType:
 
 def _cache_file() -> Path:
     from gradmend import __version__
-    from gradmend.capture.fast import compiled
+    from gradmend.capture.native.loading import compiled
 
     build = (
         torch.__version__,

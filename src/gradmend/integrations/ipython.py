@@ -45,10 +45,10 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         shell.magics_manager.magics[kind].pop("gradmend", None)
 
 
-def _cell(shell: InteractiveShell) -> Any:
+def _cell(shell: Any) -> Any:
     def gradmend(line: str, cell: str) -> None:
-        from gradmend.heal.budget import parse
-        from gradmend.watching import Watching
+        from gradmend.api.watching import Watching
+        from gradmend.capture.memory.budget import parse
 
         words = line.split()
         budget = words[words.index("--budget") + 1] if "--budget" in words[:-1] else None
@@ -119,7 +119,7 @@ def _failed(
     """The traceback without our frames, then the story below it."""
     conflict = attached(error)
     if conflict is None:
-        from gradmend.recording import explain_forward
+        from gradmend.api.installing import explain_forward
 
         explain_forward(error)
         conflict = attached(error)
@@ -154,9 +154,9 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
 
 def show(shell: InteractiveShell, conflicts: list[Conflict], outcome: str = "conflict") -> None:
     """The stories as HTML, and as text where that is all one can see."""
+    from gradmend.api.watching import words_of
     from gradmend.report.html import fragment
     from gradmend.report.saved import from_json
-    from gradmend.watching import words_of
 
     names = cells(shell)
     data = [renamed(c.as_json(), names) for c in conflicts]

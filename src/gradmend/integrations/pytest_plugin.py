@@ -6,14 +6,12 @@ a test is to be watched.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from types import TracebackType
 from typing import Any
 
 import pytest
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MARK = "gradmend(on=True, *, paranoid=False, heal=False): run this test under gradmend.watch(), or heal()"
 
 
@@ -36,7 +34,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     wish = _wish(item)
     if wish is None:
         return (yield)
-    from gradmend.watching import Watching, words_of
+    from gradmend.api.watching import Watching, words_of
 
     __tracebackhide__ = True
     with Watching("heal" if wish["heal"] else "watch", paranoid=wish["paranoid"]) as session:
@@ -69,9 +67,11 @@ def _read(on: bool = True, *, paranoid: bool = False, heal: bool = False) -> dic
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     """The same traceback without the frames of Gradmend, and without torch's own below the user's last line."""
+    from gradmend.folder import OURS
+
     kept: list[TracebackType] = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        if not trace.tb_frame.f_code.co_filename.startswith(OURS):
             kept.append(trace)
         trace = trace.tb_next
     made: TracebackType | None = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Literal
 
+from gradmend.api.installing import explain_forward
+from gradmend.api.watching import Watching
+from gradmend.capture.memory.budget import parse
 from gradmend.errors import attached
-from gradmend.heal.budget import parse
 from gradmend.integrations import torchrun
 from gradmend.model import Session
-from gradmend.recording import explain_forward
 from gradmend.running import output
 from gradmend.running.about import about
-from gradmend.watching import Watching
 
 Policy = Literal["watch", "heal"]
 

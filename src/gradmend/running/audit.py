@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gradmend.auditing import Audit, Leaf, Verdict
+from gradmend.api.auditing import Audit, Leaf, Verdict
 from gradmend.integrations import torchrun
 from gradmend.running import launch, output
 from gradmend.running.about import about
@@ -47,7 +47,7 @@ def audit_program(options: Options, calls: int) -> int:
 
 
 def words(verdict: Verdict) -> str:
-    from gradmend.watching import words_of
+    from gradmend.api.watching import words_of
 
     n = verdict.calls
     calls = f"{n} backward call{'s' if n != 1 else ''}"

@@ -44,7 +44,7 @@ def _umask() -> int:
 
 def say(session: Session, stopped_by: Conflict | None = None) -> None:
     """The stories on stderr, the one that stopped the program last and in full."""
-    from gradmend.watching import words_of
+    from gradmend.api.watching import words_of
 
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size((100, 24)).columns

@@ -12,15 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gradmend.errors import ConflictError, attached
+from gradmend.folder import OURS
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
 from gradmend.running import launch, output
 from gradmend.running.about import about
 
 if TYPE_CHECKING:
-    from gradmend.watching import Watching
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    from gradmend.api.watching import Watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Options:
 def run_program(options: Options) -> int:
     """Run it; the exit code is the program's own, 1 when a conflict stopped it."""
     go = (launch.module if options.module else launch.script)(options.target, options.args)
-    from gradmend.watching import Watching
+    from gradmend.api.watching import Watching
 
     watching = Watching("heal" if options.heal else "watch", options.budget, options.paranoid)
     owner = os.getpid()
@@ -175,6 +174,6 @@ def _leave_out_ours(summary: traceback.TracebackException | None, seen: set[int]
     if summary is None or id(summary) in seen:
         return
     seen.add(id(summary))
-    summary.stack[:] = [frame for frame in summary.stack if not frame.filename.startswith(_OURS)]
+    summary.stack[:] = [frame for frame in summary.stack if not frame.filename.startswith(OURS)]
     for inner in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
         _leave_out_ours(inner, seen)

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from gradmend.capture import branches, graphs
-from gradmend.capture.arrivals import site_of
-from gradmend.capture.entries import Entry, Written
-from gradmend.capture.ledger import Finding, Ledger
-from gradmend.capture.regions import PLAIN, Layout, layout_of, physical
+from gradmend.capture.edits.arrivals import site_of
+from gradmend.capture.graph import branches, nodes
+from gradmend.capture.ledger.entries import Entry, Written
+from gradmend.capture.ledger.ledger import Finding, Ledger
+from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
 from gradmend.capture.sites import Raw, resolve
 from gradmend.model import Event, History, Lane, Node, TensorInfo
 
@@ -227,11 +227,11 @@ def _view_ops(tensor: torch.Tensor | None) -> list[str]:
     found: list[str] = []
     node = tensor.grad_fn if tensor is not None and tensor._is_view() else None
     while node is not None and len(found) < 8:
-        name = graphs.known(node).name().split("Backward")[0]
+        name = nodes.known(node).name().split("Backward")[0]
         if name not in _VIEWS:
             break
         found.append(name.lower())
-        node = next((n for n, _ in graphs.edges(node) if n is not None), None)
+        node = next((n for n, _ in nodes.edges(node) if n is not None), None)
     return found[::-1]
 
 
@@ -244,30 +244,11 @@ def _around(node: Any, book: _Book) -> tuple[Node, ...]:
         raw = site_of(one)
         return Node(one.name(), level, book.place(raw) if raw else None)
 
-    found = [told(n, -1) for n in _senders(node)[:_NEAR]] + [told(node, 0)]
+    found = [told(n, -1) for n in (branches.senders(node, _MOST_NODES) if branches.roots else [])[:_NEAR]] + [
+        told(node, 0)
+    ]
     level = [node]
     for depth in (1, 2):
-        level = list(dict.fromkeys(n for one in level for n, _ in graphs.edges(one) if n is not None))[:_NEAR]
+        level = list(dict.fromkeys(n for one in level for n, _ in nodes.edges(one) if n is not None))[:_NEAR]
         found += [told(n, depth) for n in level]
     return tuple(found)
-
-
-def _senders(node: Any) -> list[Any]:
-    if not branches.roots:
-        return []
-    stack = [
-        r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None)
-        for r in next(reversed(branches.roots.values()))
-    ]
-    seen: set[Any] = set()
-    found = []
-    while stack and len(seen) < _MOST_NODES:
-        one = stack.pop()
-        if one is None or one in seen:
-            continue
-        seen.add(one)
-        below = [n for n, _ in graphs.edges(one)]
-        if any(n is node for n in below):
-            found.append(one)
-        stack.extend(below)
-    return found

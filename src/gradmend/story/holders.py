@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.pieces import parts_of
+from gradmend.capture.ledger.composites import parts_of
 from gradmend.capture.sites import is_user
 
 _storage_of = torch._C.TensorBase.untyped_storage

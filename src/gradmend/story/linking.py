@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.entries import Entry, Written
-from gradmend.capture.ledger import Finding
-from gradmend.capture.regions import Layout
+from gradmend.capture.ledger.entries import Entry, Written
+from gradmend.capture.ledger.ledger import Finding
+from gradmend.capture.ledger.unguarded import Kept, Unguarded
+from gradmend.capture.memory.layouts import Layout
 from gradmend.capture.sites import resolve
-from gradmend.capture.unguarded import Kept, Unguarded
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words

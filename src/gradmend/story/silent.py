@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradmend.capture.entries import Written
-from gradmend.capture.faults import Fault
-from gradmend.capture.ledger import Finding
+from gradmend.capture.ledger.entries import Written
+from gradmend.capture.ledger.ledger import Finding
+from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.unguarded import Kept, Read
 from gradmend.capture.sites import resolve
-from gradmend.capture.unguarded import Kept, Read
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
 from gradmend.story import silent_words as words
 from gradmend.story.foreign import foreign_writes, suspects

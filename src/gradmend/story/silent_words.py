@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradmend.capture.faults import Fault
+from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.model import Frame, Save, Write
 from gradmend.story.words import at
 

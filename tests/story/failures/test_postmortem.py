@@ -11,8 +11,9 @@ import pytest
 import torch
 from broken_programs import fail
 
-from gradmend.capture import backwards, recorder
-from gradmend.capture.regions import Layout
+from gradmend.capture import recorder
+from gradmend.capture.hooks import backward_calls
+from gradmend.capture.memory.layouts import Layout
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import switch
 from gradmend.model import Conflict
@@ -31,10 +32,10 @@ def installed() -> Iterator[None]:
     def failed(call: Any, exc: BaseException, roots: Any) -> None:
         told.append(postmortem(exc, roots, ring.writes(), call.site))
 
-    backwards.arm(failed=failed)
+    backward_calls.arm(failed=failed)
     yield
-    backwards.disarm()
-    backwards.forget()
+    backward_calls.disarm()
+    backward_calls.forget()
     recorder.stop()
     switch.disarm()
 

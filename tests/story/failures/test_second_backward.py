@@ -12,7 +12,7 @@ import pytest
 import torch
 from broken_programs import fail
 
-from gradmend.capture import backwards
+from gradmend.capture.hooks import backward_calls
 from gradmend.capture.sites import raw_here
 from gradmend.model import Conflict, Site
 from gradmend.story.failures import diagnose
@@ -24,17 +24,17 @@ told: list[Conflict] = []
 @pytest.fixture(autouse=True)
 def armed() -> Iterator[None]:
     told.clear()
-    backwards.forget()
+    backward_calls.forget()
 
     def failed(call: Any, exc: BaseException, roots: Any) -> None:
-        conflict = diagnose(exc, history=backwards.history, roots=roots, at=call.site)
+        conflict = diagnose(exc, history=backward_calls.history, roots=roots, at=call.site)
         assert conflict is not None
         told.append(conflict)
 
-    backwards.arm(failed=failed)
+    backward_calls.arm(failed=failed)
     yield
-    backwards.disarm()
-    backwards.forget()
+    backward_calls.disarm()
+    backward_calls.forget()
 
 
 class ledger(torch.autograd.graph.saved_tensors_hooks):
@@ -49,7 +49,7 @@ class ledger(torch.autograd.graph.saved_tensors_hooks):
 
     @staticmethod
     def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:
-        backwards.visit(torch._C._current_autograd_node()._sequence_nr(), handle[0])
+        backward_calls.visit(torch._C._current_autograd_node()._sequence_nr(), handle[0])
         return handle[1]
 
 
@@ -335,7 +335,7 @@ b.backward()  # <- here
 def test_a_creation_site_given_by_the_caller_is_used() -> None:
     u = torch.ones(3, requires_grad=True)
     h = u.exp()
-    site = backwards.resolve(raw_here(1))
+    site = backward_calls.resolve(raw_here(1))
     h.sum().backward()
     try:
         (h * 2).sum().backward()
@@ -348,7 +348,7 @@ def test_a_creation_site_given_by_the_caller_is_used() -> None:
         return site
 
     roots = [(h * 2).sum()]
-    conflict = diagnose(error, history=backwards.history, roots=roots, creation_site=creation)
+    conflict = diagnose(error, history=backward_calls.history, roots=roots, creation_site=creation)
     assert conflict is not None and seen == ["ExpBackward0"]
     assert site.user is not None
     assert conflict.culprits[-1].line == site.user.line
@@ -357,7 +357,7 @@ def test_a_creation_site_given_by_the_caller_is_used() -> None:
 @pytest.mark.parametrize(("program", "first"), [(CARRIED, "carried over"), (SHARED, "two losses")])
 def test_from_the_traceback_alone(tmp_path: Path, program: str, first: str) -> None:
     """With nothing recorded, all ways to get there are told; a loop around the line puts carried state first."""
-    backwards.disarm()
+    backward_calls.disarm()
     exc, file, line = fail(tmp_path, program)
     conflict = from_text("".join(traceback.format_exception(exc)))
     assert conflict is not None and conflict.rule == "GM131"

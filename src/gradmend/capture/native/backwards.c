@@ -21,7 +21,11 @@ number_roots(Call *call, PyObject *roots)
             Py_XDECREF(same);
             int bad = same == NULL ? -1 : number(PyObject_CallMethodNoArgs(node, word_sequence_nr), &call->root);
             Py_DECREF(node);
-            return bad;
+            if (bad == 0 || !PyErr_ExceptionMatches(PyExc_OverflowError)) {
+                return bad;
+            }
+            PyErr_Clear(); /* the node of a delayed error: its number is the largest there is */
+            return (call->roots = PyObject_CallOneArg(numbers, roots)) == NULL ? -1 : 0;
         }
         Py_XDECREF(node);
         return node == NULL || (call->roots = PyTuple_New(0)) == NULL ? -1 : 0;

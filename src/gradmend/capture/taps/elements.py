@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._C import TensorBase as Base
 
-from gradmend.heal.undo import Elements
+from gradmend.capture.memory.undo import Elements
 
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from gradmend.capture import edits
-from gradmend.capture.edits import Watched
-from gradmend.capture.fast import compiled
-from gradmend.capture.ledger import Ledger, Token
-from gradmend.capture.regions import PLAIN
+from gradmend.capture.edits import live_edits
+from gradmend.capture.edits.live_edits import Watched
+from gradmend.capture.ledger.ledger import Ledger, Token
+from gradmend.capture.memory.layouts import PLAIN
+from gradmend.capture.native.loading import compiled
 from gradmend.capture.taps import elements
 
 LEDGER = Ledger()
@@ -101,14 +101,14 @@ def _before(
 ) -> Pending | None:
     token: Token | None = None
     saves = "saves" in awake
-    if not saves and not edits.state.on:  # nobody but the recorder
+    if not saves and not live_edits.state.on:  # nobody but the recorder
         return Pending(op, targets, None, how) if "listeners" in awake else None
     # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
     aliased = bool(args) and how == "data" and torch.is_grad_enabled() and _aliased(targets, args)
     if saves or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
         token = LEDGER.before(op, targets, some, how, aliased)
-    edited = edits.before(op, targets, how, args=args)
+    edited = live_edits.before(op, targets, how, args=args)
     if token is None and edited is None and "listeners" not in awake:
         return None
     return Pending(op, targets, token, how, edited)
@@ -153,7 +153,7 @@ def carry(
 
 def _after(pending: Pending) -> None:
     if pending.edits is not None:
-        edits.after(pending.edits)
+        live_edits.after(pending.edits)
     if pending.token is not None:
         LEDGER.after(pending.token)
     told(pending.op, pending.targets, pending.how)

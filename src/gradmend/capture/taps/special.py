@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch._C import TensorBase as Base
 
-from gradmend.capture import edits, escapes
-from gradmend.capture.sites import _OURS, _TORCH, raw_here
+from gradmend.capture.edits import live_edits
+from gradmend.capture.ledger import escapes
+from gradmend.capture.sites import _TORCH, raw_here
 from gradmend.capture.taps import hub
 from gradmend.capture.taps.wrappers import Func, _dress, _gather, _overridden, public
+from gradmend.folder import OURS
 
 OWN_METHODS = frozenset({"set_"})
 
@@ -67,21 +69,21 @@ def _data_property() -> property:
 
     def get(self: torch.Tensor) -> torch.Tensor:
         if self.requires_grad and not hub.compiling():
-            edits.alias(self)
+            live_edits.alias(self)
         return slot.__get__(self)
 
     def set_(self: torch.Tensor, new: torch.Tensor) -> None:
         if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
         done = hub.LEDGER.swapped(self, ".data =")
-        edited = edits.swapping(self, ".data =")
+        edited = live_edits.swapping(self, ".data =")
         slot.__set__(self, new)
         done()
         if edited is not None:
-            edits.swapped(edited)
+            live_edits.swapped(edited)
         hub.told(".data =", (self,), "metadata")
 
-    return property(get, set_)
+    return property(get, set_, slot.__delete__)
 
 
 def _part_property(part: str) -> property:
@@ -102,7 +104,9 @@ def _part_property(part: str) -> property:
             if pending is not None:
                 hub.after(pending)
 
-    return property(get, set_)
+    return property(
+        get, set_
+    )  # `del x.real` ends the process in plain torch 2.13: here it is an AttributeError
 
 
 def _detaching(original: Func) -> Func:
@@ -114,10 +118,10 @@ def _detaching(original: Func) -> Func:
         if _overridden(self):
             with torch._C.DisableTorchFunction():
                 if isinstance(self, torch.Tensor) and self.requires_grad:
-                    edits.alias(self)
+                    live_edits.alias(self)
             return public(original, self)(self, *args, **kwargs)
         if isinstance(self, torch.Tensor) and self.requires_grad:
-            edits.alias(self)
+            live_edits.alias(self)
         return original(self, *args, **kwargs)
 
     return _dress(tap, original)
@@ -159,7 +163,7 @@ def _rewinding(original: Func) -> Func:
 
 def _from_inside() -> bool:
     """torch's own code and ours look at addresses and storages all the time; that hands nothing out."""
-    return sys._getframe(2).f_code.co_filename.startswith((_TORCH, _OURS))
+    return sys._getframe(2).f_code.co_filename.startswith((_TORCH, OURS))
 
 
 def _escaping(original: Func, how: str) -> Func:
@@ -171,7 +175,7 @@ def _escaping(original: Func, how: str) -> Func:
             try:
                 hub.LEDGER.escaped(self, how)
                 if "numpy" in how or "dlpack" in how:
-                    edits.handed_out(self, raw_here(2))
+                    live_edits.handed_out(self, raw_here(2))
             except RuntimeError:
                 pass  # no memory of its own: sparse, wrapped
         return out

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradmend.capture import edits
-from gradmend.capture.fast import compiled
-from gradmend.capture.regions import PLAIN
+from gradmend.capture.edits import live_edits
+from gradmend.capture.memory.layouts import PLAIN
+from gradmend.capture.native.loading import compiled
 from gradmend.capture.taps import caches, elements, hub
 from gradmend.capture.taps.schemas import METADATA, Writes
 
 if TYPE_CHECKING:
-    from gradmend.capture.ledger import Token
+    from gradmend.capture.ledger.ledger import Token
 
 Func = Callable[..., Any]
 _compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.carry
@@ -36,7 +36,7 @@ if compiled is not None:
     compiled.know_taps(
         hub.LEDGER,
         _Tensor,
-        edits.state,
+        live_edits.state,
         _Base.__dict__["requires_grad"],
         _Base.__dict__["is_leaf"],
         _Base._is_view,
@@ -128,7 +128,7 @@ def setitem(original: Func) -> Func:
 
 _view_of = torch._C.TensorBase.__getitem__
 _detach = torch._C.TensorBase.detach
-_Begun = tuple[torch.Tensor, "Token | None", "list[edits.Watched] | None"]
+_Begun = tuple[torch.Tensor, "Token | None", "list[live_edits.Watched] | None"]
 
 
 def _begin_item(t: torch.Tensor, key: Any) -> _Begun:
@@ -143,14 +143,14 @@ def _begin_item(t: torch.Tensor, key: Any) -> _Begun:
         pass  # PyTorch will say what is wrong with the key
     if "saves" in _awake:
         token = hub.LEDGER.before("__setitem__", (target,), some)
-    edited = edits.before("__setitem__", (t,), region=None if target is t else target)
+    edited = live_edits.before("__setitem__", (t,), region=None if target is t else target)
     return target, token, edited
 
 
 def _end_item(begun: _Begun) -> None:
     target, token, edited = begun
     if edited is not None:
-        edits.after(edited)
+        live_edits.after(edited)
     if token is not None:
         hub.LEDGER.after(token)
     hub.told("__setitem__", (target,), "data")
@@ -192,7 +192,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             hub.note(op, args[0], how)
             return out
         # No counter steps in these, so no error comes of them that a recorder could explain.
-        if (uncounted and not edits.state.on and "saves" not in _awake) or _compiling():
+        if (uncounted and not live_edits.state.on and "saves" not in _awake) or _compiling():
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs.get("out"), targets)
@@ -220,7 +220,7 @@ def _quick_function(
     """The compiled tap, where there is one, which asks `slow` when somebody but the recorder listens."""
     if compiled is None or type(original) is not BuiltinFunctionType:
         return slow
-    told = hub.told, edits.state, writes, first, uncounted
+    told = hub.told, live_edits.state, writes, first, uncounted
     tap: Func = compiled.Function(original, slow, op, how, _awake, _one_overridden, *told)
     caches.stands_for(tap, original)
     return tap

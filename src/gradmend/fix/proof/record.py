@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradmend.capture.graphs import edges
+from gradmend.capture.graph.nodes import edges
 
 _MOST = 200_000  # elements kept of one tensor; past that, an even sample of them
 

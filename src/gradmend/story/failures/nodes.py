@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from gradmend.capture.graphs import edges
+from gradmend.capture.graph.nodes import edges
 
 _TWICE = "second time"
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from gradmend.capture.regions import Layout, layout_of, overlap, span
+from gradmend.capture.memory.layouts import Layout, layout_of, overlap, span
 from gradmend.capture.sites import Raw, resolve
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify

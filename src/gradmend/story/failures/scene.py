@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
 
+from gradmend.folder import OURS
 from gradmend.model import Frame, Site
 from gradmend.story.names import op_name, written_name
 from gradmend.story.source import Source, parse, running, statement_of
@@ -141,8 +142,5 @@ def site_of(error: BaseException | TracebackType | None) -> Site:
     return Site(tuple(frames))
 
 
-_OURS = __file__.rpartition("story")[0]
-
-
 def _is_ours(frame: Frame) -> bool:
-    return frame.file.startswith(_OURS)
+    return frame.file.startswith(OURS)

@@ -1,0 +1,122 @@
+"""install(): the flight recorder. Writes go into a bounded ring, and PyTorch's own error gets its story.
+
+The same ear for failing backwards serves watch() and heal(): a second backward, a leaf written, and the other
+errors that PyTorch raises itself are told by the line that caused them.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from gradmend.capture import recorder
+from gradmend.capture.graph import branches
+from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
+from gradmend.capture.taps import switch
+from gradmend.errors import attach, attached, unexplained
+from gradmend.model import Conflict
+
+_hearers = 0
+_installed = False
+_hook = sys.__excepthook__
+
+
+def hear_backwards() -> None:
+    global _hearers
+    _hearers += 1
+    if _hearers == 1:
+        backward_calls.arm(
+            before=_started,
+            after=arming.after_backward,
+            failed=_failed,
+            when=(optimizer_steps.asleep, arming.watching),
+            then=(branches.roots, arming.hooks),
+        )
+
+
+def ignore_backwards() -> None:
+    global _hearers
+    _hearers -= 1
+    if _hearers == 0:
+        backward_calls.disarm()
+        backward_calls.forget()
+
+
+def _started(call: backward_calls.BackwardCall, roots: Any, grads: Any) -> None:
+    if optimizer_steps.asleep:
+        optimizer_steps.wake()
+    if arming.watching:
+        arming.before_backward(call, roots, grads)
+
+
+def _failed(call: backward_calls.BackwardCall, error: BaseException, roots: Any) -> None:
+    arming.after_backward(call)
+    if not isinstance(error, RuntimeError) or attached(error) is not None:
+        return
+    conflict = _story_of(call, error, roots)
+    if conflict is not None:
+        from gradmend.api.watching import words_of
+
+        attach(error, conflict, words_of(conflict))
+
+
+def _story_of(call: backward_calls.BackwardCall, error: RuntimeError, roots: Any) -> Conflict | None:
+    from gradmend.story.failures.diagnosing import diagnose
+
+    conflict = diagnose(error, history=backward_calls.history, roots=roots, at=call.site)
+    ring = recorder.current()
+    if conflict is None and ring is not None:
+        from gradmend.story.failures.postmortem import postmortem
+
+        conflict = postmortem(error, roots, ring.writes(), at=call.site)
+    return conflict
+
+
+def install() -> None:
+    """From now on, add the story to PyTorch's own in-place errors. `GRADMEND=1` in the environment does the same."""
+    global _installed, _hook
+    with switch.lock:
+        if _installed:
+            return
+        switch.arm()
+        recorder.start()
+        hear_backwards()
+        _hook = sys.excepthook
+        sys.excepthook = _uncaught
+        _installed = True
+
+
+def uninstall() -> None:
+    """Put every patched name back as it was."""
+    global _installed
+    with switch.lock:
+        if not _installed:
+            return
+        if sys.excepthook is _uncaught:
+            sys.excepthook = _hook
+        ignore_backwards()
+        recorder.stop()
+        switch.disarm()
+        _installed = False
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Errors that PyTorch raises in forward pass no ear of ours: they get their story when nobody catches them."""
+    explain_forward(error)
+    _hook(kind, error, trace)
+
+
+def explain_forward(error: BaseException | None) -> None:
+    """Attach the story to PyTorch's own error of this family, raised outside of backward."""
+    if not isinstance(error, RuntimeError | AttributeError) or attached(error) is not None:
+        return
+    from gradmend.api.watching import words_of
+    from gradmend.story.failures.diagnosing import diagnose
+
+    try:
+        conflict = diagnose(error)
+        if conflict is not None:
+            attach(error, conflict, words_of(conflict))
+    except Exception as ours:
+        unexplained(error, ours)

@@ -1,0 +1,192 @@
+"""watch() and heal(): the ledger's two policies, as context managers and decorators."""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from gradmend.api import installing
+from gradmend.capture.hooks import arming, saved_tensors
+from gradmend.capture.ledger.judging import Finding
+from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
+from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.unguarded import Read
+from gradmend.capture.memory.budget import parse
+from gradmend.capture.taps import switch
+from gradmend.capture.taps.hub import LEDGER
+from gradmend.compat import trust
+from gradmend.errors import ConflictError
+from gradmend.model import Conflict, Session
+from gradmend.uncollected import uncollected
+
+
+class Teller:
+    """Hears every finding of one scope, and keeps the Session: each cause once, with how often it came."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.session = Session()
+        self.closed = False
+        self._known: dict[Any, Tally] = {}
+        # The same, of the commonest kinds, by the lines of Save and Write alone.
+        self.healed: Tallies = {}
+        self.spared: Tallies = {}
+
+    def __call__(self, finding: Finding | Fault) -> BaseException | None:
+        if isinstance(finding, Fault):
+            return self._stop(finding)
+        entry, first = finding.entry, finding.first
+        key = (
+            entry.raw,
+            first.raw if first else None,
+            finding.slot,
+            finding.harmful,
+            finding.cause,
+        )
+        known = self._known.get(key)
+        if known is None:
+            with uncollected():
+                from gradmend.story.linking import link
+
+                conflict = link(finding)
+            known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
+            self.session.conflicts.append(conflict)
+            if finding.cause == "write" and first and not isinstance(entry, Read):
+                if finding.harmful:
+                    self.healed[entry.raw, first.raw] = known
+                elif not finding.changed:
+                    self.spared[entry.raw, first.raw] = known
+        else:
+            known[1] += 1
+            known[2] += finding.kept
+            if self.closed:
+                self.count()
+        if not finding.harmful:
+            return None
+        # What a checkpointed region reads again is read where it lies: no old value can be put there.
+        healable = finding.cause in ("write", "swap") and not isinstance(entry, Read)
+        if self.policy == "heal" and healable:
+            if self.session.outcome == "clean":
+                self.session.outcome = "healed"
+            return None
+        self.session.outcome = "conflict"
+        self.count()
+        conflict = self.session.conflicts[self._known[key][0]]
+        return ConflictError(words_of(conflict), conflict)
+
+    def count(self) -> None:
+        """Enter how often each conflict came; a loop finds thousands, so not each time."""
+        for at, times, kept in self._known.values():
+            conflict = self.session.conflicts[at]
+            bytes_ = kept if conflict.kind != "refused-but-right" else 0
+            self.session.conflicts[at] = replace(conflict, times=times, healed_bytes=bytes_)
+
+    def _stop(self, fault: Fault) -> BaseException | None:
+        """What no old value can heal: under either policy, the program stops here, save for a few."""
+        from gradmend.story.silent import link_fault, plausible
+
+        if not plausible(fault):
+            return None
+        healed = fault.healed and self.policy == "heal"
+        known = self._known.get(fault.key)
+        if known is not None and healed:
+            known[1] += 1
+            return None
+        conflict = link_fault(fault)
+        self._known[fault.key] = [len(self.session.conflicts), 1, 0]
+        self.session.conflicts.append(conflict)
+        if healed:
+            if self.session.outcome == "clean":
+                self.session.outcome = "healed"
+            return None
+        self.session.outcome = "conflict"
+        return ConflictError(words_of(conflict), conflict)
+
+
+def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100) -> str:
+    """The whole story of a conflict as text."""
+    from gradmend.report.terminal import render
+    from gradmend.story.telling import tell
+
+    return render(tell(conflict), colour=colour, width=width)
+
+
+class Watching(ContextDecorator):
+    """What watch() and heal() return: enter it with `with`, or put it above a function."""
+
+    def __init__(self, policy: Policy, budget: int | None = None, paranoid: bool = False) -> None:
+        self._policy: Policy = policy
+        self._budget = budget
+        self._paranoid = paranoid
+        self._open: list[tuple[Scope, Teller]] = []
+
+    @property
+    def scope(self) -> Scope:
+        """The innermost that is open."""
+        return self._open[-1][0]
+
+    def __enter__(self) -> Session:
+        trust.require(self._policy)
+        teller = Teller(self._policy)
+        healed = teller.healed if self._policy == "heal" else None
+        scope = Scope(self._policy, teller, self._budget, self._paranoid, healed, teller.spared)
+        if self._budget is not None:
+            LEDGER.budgets = True
+        with switch.lock:
+            switch.arm()
+            saved_tensors.arm()
+            saved_tensors.open_scope(scope)
+            installing.hear_backwards()
+            arming.arm()
+        self._open.append((scope, teller))
+        return teller.session
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            installing.explain_forward(error)
+        finally:  # interrupted while it reads sources, too
+            self._close()
+
+    def _close(self) -> None:
+        scope, teller = self._open.pop()
+        teller.count()
+        teller.closed = True
+        scope.healed = scope.spared = None  # from now on each is told to the Session at once
+        saved_tensors.close_scope(scope)
+        LEDGER.seal(scope)
+        with switch.lock:
+            arming.disarm()
+            installing.ignore_backwards()
+            switch.disarm()
+            saved_tensors.disarm()
+
+
+def watch(*, paranoid: bool = False) -> Watching:
+    """Raise at the first value that backward needs and that has changed, with the whole story.
+
+    >>> import torch, gradmend
+    >>> x = torch.ones(3, requires_grad=True)
+    >>> with gradmend.watch():
+    ...     y = x.exp()
+    ...     y += 1
+    ...     y.sum().backward()
+    Traceback (most recent call last):
+    ...
+    gradmend.errors.ConflictError: ...
+    """
+    return Watching("watch", paranoid=paranoid)
+
+
+def heal(budget: int | str | None = None, *, paranoid: bool = False) -> Watching:
+    """Give backward every value as it was when it was saved: the gradient of the forward that really ran.
+
+    `budget` bounds the old values kept, in bytes or as "512MB". What can't be healed raises, with its story.
+    """
+    return Watching("heal", parse(budget), paranoid)
+
+
+__all__ = ["Teller", "Watching", "heal", "watch", "words_of"]

@@ -1,0 +1,174 @@
+"""When backward starts: find the ops that used an edited tensor after the edit, and look at what flows from them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from gradmend.capture.edits.edit import Edit, Key
+from gradmend.capture.edits.live_edits import live, unseen
+from gradmend.capture.graph.nodes import edges
+from gradmend.capture.ledger.entries import Entry
+from gradmend.capture.ledger.escapes import fingerprint
+from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.memory.layouts import layout_of, physical
+from gradmend.capture.sites import Raw, raw_here
+
+# Nodes whose output is a view of their input: an edit of the one is an edit of the other.
+_VIEW = re.compile(
+    r"(View|UnsafeView|ReshapeAlias|Transpose|T|Mt|H|Permute|Select|Slice|Squeeze|Unsqueeze|Expand|Split|SplitWithSizes|"
+    r"UnsafeSplit|Unbind|Chunk|Alias|Diagonal|Unfold|AsStrided|Narrow|ViewAsReal|ViewAsComplex)Backward\d+"
+)
+
+
+class _Use(NamedTuple):
+    """A node that used the edited tensor, by which of its inputs, and the views in between."""
+
+    node: Any
+    place: int
+    views: tuple[tuple[Any, int], ...]
+
+
+def watch(roots: Sequence[Any]) -> list[Any]:
+    """Hooks on the uses of edited tensors below these roots; the caller removes them."""
+    edits = [e for e in (*live(), *unseen()) if not e.still]
+    if not edits:
+        return []
+    users = _users(roots, min(e.key[0] for e in edits))
+    raw = raw_here(1)
+    return [
+        use.node.register_hook(_judge(edit, use, raw))
+        for edit in edits
+        for use in _uses(edit, edit.key, users, ())
+    ]
+
+
+def _users(roots: Sequence[Any], oldest: int) -> dict[Key, list[tuple[Any, int]]]:
+    """For each output of a node, who takes it: the graph turned round, no older than the oldest edit."""
+    users: dict[Key, list[tuple[Any, int]]] = defaultdict(list)
+    stack = [r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None) for r in roots]
+    seen = set()  # holds the nodes, so that their identity stays
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for place, (below, nr) in enumerate(edges(node)):
+            if below is None:
+                continue
+            number = below._sequence_nr()
+            if number >= oldest:
+                users[number, below.name(), nr].append((node, place))
+                stack.append(below)
+    return users
+
+
+def _uses(
+    edit: Edit, key: Key, users: dict[Key, list[tuple[Any, int]]], views: tuple[tuple[Any, int], ...]
+) -> list[_Use]:
+    found = []
+    for node, place in users.get(key, ()):
+        number = node._sequence_nr()
+        if edit.shows_in(number):
+            found.append(_Use(node, place, views))
+        elif number < edit.number and _VIEW.fullmatch(
+            node.name()
+        ):  # a view made before the edit shows it too
+            for other in [k for k in users if k[0] == number and k[1] == node.name()]:
+                found += _uses(edit, other, users, ((node, other[2]), *views))
+    return found
+
+
+def _judge(edit: Edit, use: _Use, raw: Raw) -> Any:
+    def look(grad_inputs: tuple[torch.Tensor | None, ...], _: Any) -> None:
+        grad = grad_inputs[use.place] if use.place < len(grad_inputs) else None
+        if grad is None or edit.void:
+            return
+        with torch.no_grad():
+            grad = _through(use.views, grad.detach())
+            if grad is None:
+                return
+            if grad.layout != torch.strided:
+                grad = grad.to_dense()
+            mask = edit.mask().to(grad.device)
+            there = grad[mask] if mask.shape == grad.shape else grad
+            wrong = int((there != 0).sum())
+            if not wrong or (edit.shift is not None and _cancels(edit, grad)):
+                return
+        error = edit.scope.tell(
+            Fault(
+                "GM210",
+                [edit.written],
+                made=site_of(use.node),
+                backward=raw,
+                tensor=(edit.owner.shape, str(edit.owner.dtype).removeprefix("torch.")),
+                op=use.node.name(),
+                facts={
+                    "edited": int(edit.changed.sum()),
+                    "wrong": wrong,
+                    "unsure": edit.unsure and not _saw(edit, use),
+                },
+                escape=edit.written.raw if edit.unsure else (),
+            )
+        )
+        if error is not None:
+            raise error
+
+    return look
+
+
+def _cancels(edit: Edit, grad: torch.Tensor) -> bool:
+    """Adding one number to a whole row before a softmax: the gradients of the row add up to nothing."""
+    owner, region = edit.owner, edit.region
+    shift = edit.shift or ()
+    if owner.dtype.itemsize != region.dtype.itemsize or len(shift) > len(region.shape):
+        return False
+    flat = torch.zeros(max(owner.hi, region.hi) // owner.dtype.itemsize, dtype=grad.dtype)
+    torch.as_strided(flat, owner.shape, owner.strides, owner.offset).copy_(grad)
+    there = torch.as_strided(flat, region.shape, region.strides, region.offset)
+    total = there.sum_to_size(shift)
+    return bool(total.abs().max() <= 1e-5 * there.abs().max())
+
+
+def _saw(edit: Edit, use: _Use) -> bool:
+    """Whether the op kept the edited value itself: then the edit came before it."""
+    for entry in saves_of(use.node):
+        layout = entry.layout or layout_of(physical(entry.handle))
+        if entry.print is not None and layout == edit.owner:
+            return entry.print == fingerprint(entry.handle)
+    return False
+
+
+def _through(views: tuple[tuple[Any, int], ...], grad: torch.Tensor) -> torch.Tensor | None:
+    """The gradient carried back through the views to the edited tensor itself."""
+    one: Any = grad
+    for node, nr in views:
+        count = max(nr + 1, len(getattr(node, "_input_metadata", ())))
+        one = node(*[one if i == nr else None for i in range(count)])
+        if isinstance(one, tuple):
+            one = one[0]
+        if one is None:
+            return None
+    return one
+
+
+def site_of(node: Any) -> Raw:
+    """The line of an op, where it kept a Save of ours."""
+    return next((entry.raw for entry in saves_of(node)), ())
+
+
+def saves_of(node: Any) -> Iterator[Entry]:
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            try:
+                saved = getattr(node, name)
+            except RuntimeError:
+                continue
+            for one in saved if isinstance(saved, tuple) else (saved,):
+                data = getattr(one, "data", None)
+                if isinstance(data, Entry):
+                    yield data

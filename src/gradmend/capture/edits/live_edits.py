@@ -1,0 +1,403 @@
+"""Live edits: a tensor inside a graph is changed outside autograd (`.data`, no_grad, a detached alias).
+
+Ops that use the tensor afterwards compute with the new value, while their gradient flows to the history of the
+old one. Whether that is wrong shows only when the gradient arrives: at an edited element a zero is harmless
+(`scores.data.masked_fill_(mask, -inf)` before a softmax), anything else is a fault.
+
+An Edit is kept by the node whose output was changed and dies with its graph. Leaves are no matter of ours:
+changing them without a graph is how parameters are updated.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._C import TensorBase as _Base
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gradmend.capture.edits.edit import Edit, Key
+from gradmend.capture.graph import nodes
+from gradmend.capture.ledger import fields, scopes
+from gradmend.capture.ledger.entries import Written, next_number
+from gradmend.capture.memory.layouts import Layout, layout_of, physical
+from gradmend.capture.sites import Raw, raw_here
+
+_storage_of = _Base.untyped_storage
+_detach = _Base.detach
+_grad_mode = torch.is_grad_enabled
+_MOST_ALIASES = 1024
+_MOST_COPIED = 1 << 26  # bytes of a tensor whose memory is handed out
+_ADDITIVE = frozenset({"add_", "sub_", "subtract_", "__iadd__", "__isub__"})
+
+
+class _Alias(NamedTuple):
+    """A graph tensor whose memory is also reachable by a tensor without history."""
+
+    storage: StorageWeakRef
+    tensor: weakref.ref[torch.Tensor]
+    node: weakref.ref[_Anchor]
+    key: Key
+    layout: Layout
+
+
+class _Anchor:
+    """Lives as long as its node does, in the node's metadata."""
+
+    __slots__ = ("__weakref__", "edits", "handed")
+
+    def __init__(self) -> None:
+        self.edits: list[Edit] = []
+        self.handed: list[Handed] = []
+
+
+class Handed:
+    """The memory of a graph tensor was handed out beyond torch: what it held then, to be compared at backward."""
+
+    __slots__ = ("__weakref__", "key", "now", "number", "old", "raw", "scope", "storage")
+
+    def __init__(self, key: Key, now: torch.Tensor, scope: Any, raw: Raw) -> None:
+        self.key = key
+        self.now = now
+        self.old = _Base.clone(now)
+        self.number = next_number()
+        self.scope = scope
+        self.raw = raw
+        self.storage = _storage_of(now)._cdata
+
+
+class _State(fields.Edits):
+    def __init__(self) -> None:
+        self.on = 0
+        self.aliases = {}
+        self.pending, self.handed = [], []
+        self.inputs, self.leaf_writes = [], []
+
+
+state = _State()
+
+
+class _sweep:
+    at = _MOST_ALIASES  # so many aliases, then those that are gone are let go
+
+
+def pending() -> bool:
+    return bool(state.pending or state.handed)
+
+
+def live() -> list[Edit]:
+    """The edits whose graph is still there."""
+    found = [e for ref in state.pending if (e := ref()) is not None and not e.void]
+    if len(found) < len(state.pending):
+        state.pending = [weakref.ref(e) for e in found]
+    return found
+
+
+# ---------------------------------------------------------------- who lies where
+
+
+def owner_of(t: torch.Tensor) -> torch.Tensor:
+    """The graph tensor whose memory `t` covers: its base where it is a view."""
+    return t._base if t._is_view() and t._base is not None else t
+
+
+def _anchor(node: Any) -> _Anchor:
+    anchor = node.metadata.get("gradmend")
+    if anchor is None:
+        anchor = node.metadata["gradmend"] = _Anchor()
+    return anchor
+
+
+def _key(node: Any, t: torch.Tensor) -> Key:
+    return node._sequence_nr(), node.name(), t.output_nr
+
+
+def alias(t: torch.Tensor) -> None:
+    """`t.data` or `t.detach()` is being taken of a tensor with history: writes to it are writes to `t`."""
+    try:
+        owner = owner_of(t)
+        if owner.is_leaf:
+            return
+        node = nodes.known(owner.grad_fn)
+        storage = _storage_of(owner)
+        known = state.aliases
+        if len(known) > _sweep.at:
+            for key in [k for k, a in known.items() if a.storage.expired() or a.node() is None]:
+                del known[key]
+            _sweep.at = max(_MOST_ALIASES, 2 * len(known))  # a long graph keeps them all
+        known[storage._cdata] = _Alias(
+            StorageWeakRef(storage),
+            weakref.ref(owner),
+            weakref.ref(_anchor(node)),
+            _key(node, owner),
+            layout_of(physical(_detach(owner))),
+        )
+    except (RuntimeError, AttributeError, ValueError):
+        pass  # no memory of its own: sparse, wrapped, a lazy module's parameter
+
+
+# ----------------------------------------------------------------------- writes
+
+
+class Watched(NamedTuple):
+    owner: torch.Tensor | None
+    alias: _Alias | None
+    region: torch.Tensor
+    old: torch.Tensor
+    op: str
+    raw: Raw
+    scope: Any
+    shift: tuple[int, ...] | None = None
+    still: bool = False
+
+
+def before(
+    op: str,
+    targets: Sequence[torch.Tensor],
+    how: str = "data",
+    region: torch.Tensor | None = None,
+    args: Sequence[Any] = (),
+) -> list[Watched] | None:
+    """A write is about to happen. None, nearly always: autograd sees it itself, or no graph lies there."""
+    if not state.on or how != "data":
+        return None
+    if state.handed:
+        _settle(targets)
+    grad = _grad_mode()
+    found: list[Watched] | None = None
+    for t in targets:
+        owner: torch.Tensor | None = None
+        known: _Alias | None = None
+        try:
+            if t.requires_grad:
+                if grad and not op.startswith("dist."):  # autograd sees no collective
+                    continue
+                owner = owner_of(t)
+                if owner.is_leaf and not state.inputs:
+                    continue
+            elif not state.aliases:
+                if not t._is_view() or not t._base.requires_grad:  # type: ignore[union-attr]
+                    continue
+                owner = t._base
+            else:
+                known = _alias_of(t)
+                if known is None:
+                    continue
+                owner = known.tensor()
+            if owner is not None and owner.is_leaf and not _is_input(owner):
+                continue
+            shift, still = None, False
+            if op in _ADDITIVE and args and not state.inputs:
+                still = isinstance(args[0], (int, float, complex))  # the derivative is what it was
+                shift = None if still else tuple(args[0].shape)
+
+            scope = scopes.current()
+            if (
+                scope is None or t.is_nested
+            ):  # rows of their own lengths: nothing to compare element by element
+                continue
+            part = _detach(t if region is None else region)
+            old = _Base.clone(part)
+        except (RuntimeError, AttributeError, TypeError, ValueError):
+            continue
+        if found is None:
+            found = []
+        found.append(Watched(owner, known, part, old, op, raw_here(3), scope, shift, still))
+    return found
+
+
+def _alias_of(t: torch.Tensor) -> _Alias | None:
+    key = _storage_of(t)._cdata
+    known = state.aliases.get(key)
+    if known is None:
+        if t._is_view() and t._base is not None and not t._base.is_leaf:
+            alias(t._base)
+            return state.aliases.get(key)
+        return None
+    if known.storage.expired() or (known.node() is None and known.tensor() is None):
+        del state.aliases[key]
+        return None
+    return known
+
+
+def after(watched: list[Watched]) -> None:
+    for one in watched:
+        if _storage_of(one.region).nbytes() < layout_of(one.region).hi:
+            continue  # the write shrank the storage: there is no value left to look at
+        changed = _changed(one.old, one.region)
+        if changed is None:
+            continue
+        region = layout_of(physical(one.region))
+        written = Written(0, one.op, one.raw, region)
+        owner = one.owner
+        if owner is None:
+            assert one.alias is not None
+            anchor, key, layout = one.alias.node(), one.alias.key, one.alias.layout
+            if anchor is None:
+                continue
+        else:
+            node = nodes.known(owner.grad_fn)
+            if node is None:
+                state.leaf_writes.append((owner, written))
+                continue
+            anchor, key = _anchor(node), _key(node, owner)
+            layout = layout_of(physical(_detach(owner)))
+        edit = Edit(key, layout, region, changed, one.scope, written)
+        edit.shift, edit.still = one.shift, one.still
+        if one.old.shape == one.region.shape and one.old.nbytes <= _MOST_COPIED:
+            edit.old = one.old
+        if not _takes_back(anchor, edit, one.region):
+            _enter(anchor, edit)
+
+
+def _takes_back(anchor: _Anchor, edit: Edit, region: torch.Tensor) -> bool:
+    """An edit that brings back what was there before an earlier one ends that, and all later ones in its place.
+
+    True where nothing is left of the edit itself.
+    """
+    if edit.region.dtype != region.dtype:
+        return False
+    for earlier in anchor.edits:
+        was = earlier.region
+        if earlier.old is None or earlier.until is not None or was.dtype != region.dtype:
+            continue
+        if not _covers(edit.region, was):
+            continue
+        now = torch.as_strided(_detach(physical(region)), was.shape, was.strides, was.offset)
+        if _changed(physical(earlier.old), now) is not None:
+            continue
+        end = next_number()
+        for other in anchor.edits:
+            if other.serial >= earlier.serial and other.until is None and _covers(was, other.region):
+                other.until = end
+        if was == edit.region:
+            return True
+        edit.changed &= ~_places(edit.region, was)
+        if not edit.changed.any():
+            return True
+    return False
+
+
+def _places(outer: Layout, inner: Layout) -> torch.Tensor:
+    """Which elements of the one lie in the other."""
+    flat = torch.zeros(max(outer.hi, inner.hi) // outer.dtype.itemsize, dtype=torch.bool)
+    torch.as_strided(flat, inner.shape, inner.strides, inner.offset)[...] = True
+    return torch.as_strided(flat, outer.shape, outer.strides, outer.offset).clone()
+
+
+def _covers(outer: Layout, inner: Layout) -> bool:
+    if outer == inner:
+        return True
+    if outer.dtype.itemsize != inner.dtype.itemsize or inner.lo < outer.lo or inner.hi > outer.hi:
+        return False
+    return bool(_places(inner, outer).all())
+
+
+def _changed(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
+    with torch.no_grad():
+        if old.shape != new.shape:
+            return torch.ones(new.shape, dtype=torch.bool)
+        differs = old != new
+        if old.is_floating_point():
+            differs &= ~(old.isnan() & new.isnan())
+        return differs.cpu() if differs.any() else None
+
+
+def _enter(anchor: _Anchor, edit: Edit) -> None:
+    anchor.edits.append(edit)
+    state.pending.append(weakref.ref(edit))
+    if len(state.pending) > 4096:
+        live()
+
+
+def handed_out(t: torch.Tensor, raw: Raw) -> None:
+    """`t.numpy()` of a tensor that shares memory with one inside a graph: writes to it leave no trace."""
+
+    scope = scopes.current()
+    if not state.on or scope is None:
+        return
+    try:
+        known = _alias_of(t)
+        owner = known.tensor() if known is not None else None
+        node = nodes.known(owner.grad_fn) if owner is not None else None
+        if owner is None or node is None or owner.numel() * owner.element_size() > _MOST_COPIED:
+            return
+        record = Handed(_key(node, owner), _detach(owner), scope, raw)
+        _anchor(node).handed.append(record)
+        state.handed.append(weakref.ref(record))
+    except (RuntimeError, AttributeError, TypeError, ValueError):
+        pass
+
+
+def _settle(targets: Sequence[torch.Tensor]) -> None:
+    """A write that is seen changes handed-out memory: what it held before no longer tells of unseen ones."""
+    try:
+        keys = {_storage_of(t)._cdata for t in targets}
+    except (RuntimeError, AttributeError):
+        return
+    state.handed = [ref for ref in state.handed if (h := ref()) is not None and h.storage not in keys]
+
+
+def unseen() -> list[Edit]:
+    """The edits that nobody saw being made, by comparing handed-out memory with what it held."""
+    found = []
+    for ref in state.handed:
+        record = ref()
+        changed = _changed(record.old, record.now) if record is not None else None
+        if record is None or changed is None:
+            continue
+        layout = layout_of(physical(record.now))
+        edit = Edit(
+            record.key, layout, layout, changed, record.scope, Written(0, "numpy", record.raw, layout)
+        )
+        edit.number = record.number
+        edit.unsure = True
+        found.append(edit)
+    state.handed = [ref for ref in state.handed if ref() is not None]
+    return found
+
+
+def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
+    """`t.data = new`: afterwards `t` is other memory with the same history."""
+    if not state.on or t.is_leaf:
+        return None
+
+    scope = scopes.current()
+    if scope is None:
+        return None
+    return [Watched(t, None, t, _detach(t), op, raw_here(3), scope)]
+
+
+def swapped(watched: list[Watched]) -> None:
+    for one in watched:
+        t = one.region
+        new = _detach(t)
+        changed = _changed(one.old, new)
+        node = nodes.known(t.grad_fn)
+        if changed is None or node is None:
+            continue
+        layout = layout_of(physical(new))
+        written = Written(0, one.op, one.raw, layout, "metadata")
+        _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, one.scope, written))
+
+
+def _is_input(t: torch.Tensor) -> bool:
+    return any(t is one for inputs in state.inputs for one in inputs)
+
+
+# ----------------------------------------------------------------------- arming
+
+
+def arm() -> None:
+    state.on += 1
+
+
+def disarm() -> None:
+    state.on -= 1
+    if not state.on:
+        state.aliases.clear()
+        state.pending.clear()
+        state.handed.clear()
+        state.leaf_writes.clear()

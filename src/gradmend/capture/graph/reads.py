@@ -1,0 +1,151 @@
+"""What backward *reads*, which is less than what forward saved.
+
+Train-mode BatchNorm saves its running statistics and ignores them; most pools save their input for its shape
+alone. reads.json lists such slots, measured by tools/make_reads.py: a slot that is not listed is read.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import torch
+
+from gradmend.capture.graph import incoming
+from gradmend.compat.releases import release
+
+# Of each condition all features must hold, of a slot's conditions one: then backward does not read the slot.
+Feature = bool | int | float | str | None
+Condition = dict[str, Feature]
+_RAW = "_raw_saved_"
+
+
+@cache
+def table() -> dict[str, dict[str, list[Condition]]]:
+    """Node name -> slot -> the conditions under which it is not read; {} holds always."""
+    page = json.loads(files("gradmend.capture.graph").joinpath("reads.json").read_text())
+    ours = release(torch.__version__)
+    measured = ours in measured_on(page)
+    return {
+        node: {
+            slot: [{}] if when == "always" else when
+            for slot, when in slots.items()
+            # On a release that nobody measured, only what every one has had: BatchNorm's running statistics.
+            if measured or slot.startswith("running_")
+        }
+        for node, slots in table_of(page, ours).items()
+    }
+
+
+def measured_on(page: dict[str, Any]) -> list[str]:
+    return [page["base"], *page["differs"]]
+
+
+def table_of(page: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """What was measured on one release: the base, and what differs from it there."""
+    nodes = {**page["unread"], **page["differs"].get(name, {})}
+    return {node: slots for node, slots in nodes.items() if slots}
+
+
+def is_read(node: Any, slot: str | None, device: str = "cpu") -> bool:
+    """Does this node's backward look at the values in this slot? True wherever we can't tell.
+
+    The table was measured on the CPU; kernels of other devices may read what the CPU's ignore, so for those
+    only what a `training` flag decides is trusted: BatchNorm's running statistics.
+    """
+    if slot is None:
+        return True
+    slots = table().get(node.name())
+    if slots is None:
+        return True
+    return not any(
+        all(_equal(_feature(node, k), v) for k, v in condition.items())
+        for condition in slots.get(slot.partition("[")[0], ())
+        if device == "cpu" or "training" in condition
+    )
+
+
+_UNKNOWN = "?"  # equals no value that a condition asks for
+
+
+def _equal(have: Feature, want: Feature) -> bool:
+    return (
+        have is want if isinstance(want, bool) or want is None else have == want and type(have) is type(want)
+    )
+
+
+def _feature(node: Any, name: str) -> Feature:
+    if name == "grad_mode":  # backward is itself being recorded: create_graph=True
+        return torch.is_grad_enabled()
+    kind, _, number = name.rpartition("_")
+    if kind in ("needs", "complex") and number.isdigit():
+        edges, index = node.next_functions, int(number)
+        if kind == "needs":
+            return index < len(edges) and edges[index][0] is not None
+        return _is_complex(edges[index]) if index < len(edges) else _UNKNOWN
+    if kind == "arrives" and number.isdigit():
+        came = incoming.reached(node)
+        return _UNKNOWN if came is None else int(number) in came
+    # Never a tensor's name: asking for that would unpack it.
+    value = getattr(node, f"_saved_{name}", _UNKNOWN)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else _UNKNOWN
+
+
+def _is_complex(edge: tuple[Any, int]) -> Feature:
+    """Is the input that this edge leads to complex? Its own node knows; where nothing needs a gradient, nobody does."""
+    node, number = edge
+    try:
+        return bool(node._input_metadata[number].dtype.is_complex)
+    except (AttributeError, IndexError, RuntimeError):
+        return _UNKNOWN
+
+
+def features_of(node: Any) -> Condition:
+    """Everything that a condition may speak of: the node's plain values, which of its inputs need a gradient, and
+    which are complex."""
+    found: Condition = {}
+    for i, edge in enumerate(node.next_functions):
+        found[f"needs_{i}"] = edge[0] is not None
+        if (kind := _is_complex(edge)) != _UNKNOWN:
+            found[f"complex_{i}"] = kind
+    raws = {name.removeprefix(_RAW) for name in dir(node) if name.startswith(_RAW)}
+    for attribute in dir(node):
+        name = attribute.removeprefix("_saved_")
+        if attribute.startswith("_saved_") and name not in raws:
+            value = getattr(node, attribute)
+            if value is None or isinstance(value, (bool, int, float, str)):
+                found[name] = value
+    return found
+
+
+_raw_names_of: dict[type, tuple[str, ...]] = {}
+
+
+def _raw_names(kind: type) -> tuple[str, ...]:
+    names = _raw_names_of.get(kind)
+    if names is None:
+        names = tuple(name for name in dir(kind) if name.startswith(_RAW))
+        if kind.__module__ != "torch.autograd.function":  # a custom Function's class may come and go
+            _raw_names_of[kind] = names
+    return names
+
+
+def slot_of(node: Any, handle: object) -> str | None:
+    """The slot for which PyTorch asks `handle` back: "self", "indices[0]", "tensors[1]" of a custom Function.
+
+    None for nodes that expose nothing: CopySlices, and the foreach ops.
+    """
+    for name in _raw_names(type(node)):
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:  # already freed
+            continue
+        if isinstance(saved, tuple):
+            for i, one in enumerate(saved):
+                if one is not None and one.data is handle:
+                    return f"{name[len(_RAW) :]}[{i}]"
+        elif saved is not None and saved.data is handle:
+            return name[len(_RAW) :]
+    return None

@@ -1,0 +1,71 @@
+"""What watches for silent wrongs beside the ledger's own Saves and Writes, armed and disarmed as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradmend.capture.edits import arrivals, live_edits
+from gradmend.capture.graph import branches
+from gradmend.capture.hooks import checkpoints, custom_functions, gradients, optimizer_steps
+from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
+from gradmend.capture.ledger import scopes
+from gradmend.capture.ledger.version_steps import identity
+from gradmend.capture.taps import hub
+
+_armed = 0
+watching: set[str] = set()  # holds a word while this is armed
+hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
+
+
+def arm() -> None:
+    global _armed
+    _armed += 1
+    live_edits.arm()
+    if _armed > 1:
+        return
+    # A write to a tensor with history matters even where no Save lives.
+    hub.awake.add("edits")
+    watching.add("edits")
+    optimizer_steps.arm()
+    custom_functions.arm()
+    gradients.measure()
+    gradients.arm()
+    checkpoints.arm()
+
+
+def disarm() -> None:
+    global _armed
+    _armed -= 1
+    live_edits.disarm()
+    if _armed:
+        return
+    optimizer_steps.disarm()
+    hub.awake.discard("edits")
+    watching.discard("edits")
+    custom_functions.disarm()
+    gradients.disarm()
+    checkpoints.disarm()
+
+
+def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
+    branches.roots[call.tick] = roots
+    call.seeds = _storages(grads)
+    scope = scopes.current()
+    if not (scope is not None and scope.plain) and live_edits.pending():
+        put_on = arrivals.watch(roots)
+        if put_on:
+            hooks[call.tick] = put_on
+
+
+def after_backward(call: BackwardCall) -> None:
+    if branches.roots:
+        branches.roots.pop(call.tick, None)
+    if hooks:
+        for hook in hooks.pop(call.tick, ()):
+            hook.remove()
+
+
+def _storages(grads: Any) -> tuple[int, ...]:
+    return tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))

@@ -1,0 +1,65 @@
+"""What the forward of a custom Function did to its inputs, and whether it said so by mark_dirty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch._C import TensorBase as _Base
+
+from gradmend.capture.edits.edit import serials
+from gradmend.capture.edits.live_edits import live, owner_of, state
+from gradmend.capture.graph import nodes
+from gradmend.capture.ledger.entries import Written
+from gradmend.capture.ledger.version_steps import Steps
+from gradmend.capture.memory.layouts import layout_of, physical
+
+_detach = _Base.detach
+
+
+class Inside:
+    """What the forward of a custom Function wrote to its inputs."""
+
+    def __init__(self, inputs: list[torch.Tensor]) -> None:
+        self.inputs = inputs
+        self.numbers = [_numbers(t) for t in inputs]
+        self.steps = Steps(inputs)
+        self.since = next(serials)
+        self.leaves = len(state.leaf_writes)
+
+    def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
+        self.steps.hear(op, targets)
+
+    def unmarked(self, dirty: Sequence[torch.Tensor]) -> Written | None:
+        """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
+        made = [e for e in live() if e.serial > self.since] if state.pending else []
+        leaves = state.leaf_writes[self.leaves :]
+        del state.leaf_writes[self.leaves :]
+        found: Written | None = None
+        for i, (t, numbers) in enumerate(zip(self.inputs, self.numbers, strict=True)):
+            mine = [e for e in made if e.key[0] in numbers]
+            if any(t is d for d in dirty):  # the tensor's history is the Function's now
+                for edit in mine:
+                    edit.void = True
+                continue
+            writes = [e.written for e in mine] + [w for leaf, w in leaves if leaf is t]
+            if writes:
+                found = found or writes[0]
+            elif self.steps.unseen(i) and not t.is_leaf:
+                found = found or Written(0, "", (), layout_of(physical(_detach(t))))
+        return found
+
+
+def _numbers(t: torch.Tensor) -> set[int]:
+    return {n._sequence_nr() for n in map(nodes.known, (t.grad_fn, owner_of(t).grad_fn)) if n is not None}
+
+
+@contextmanager
+def inside_forward(inputs: list[torch.Tensor]) -> Iterator[Inside]:
+    seen = Inside(inputs)
+    state.inputs.append(inputs)
+    try:
+        yield seen
+    finally:
+        state.inputs.pop()

@@ -1,0 +1,276 @@
+"""Custom autograd.Functions: tensors hung on ctx are Saves, and a forward that writes its input unmarked is told.
+
+`apply` may be bound to a name before we are armed, and is a builtin since 2.15. However it is reached, it makes a ctx and
+asks the class for `forward`, then for `setup_context`: it is given ours. Every backward of one passes through
+`BackwardCFunction.apply`, which is wrapped.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import function as _function
+
+from gradmend.capture.edits.arrivals import saves_of
+from gradmend.capture.hooks import backward_calls, gradients
+from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
+from gradmend.capture.ledger import scopes
+from gradmend.capture.ledger.entries import Written, next_number
+from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.unguarded import Kept
+from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.taps import hub
+from gradmend.errors import GradmendError
+
+_KEPT, _NUMBER = "_gradmend_kept", "_gradmend_number"
+_Single: Any = _function._SingleLevelFunction
+_Backward: Any = _function.BackwardCFunction
+_Meta: Any = _function.FunctionMeta
+_plain_look_up = type.__getattribute__
+_compiling = torch.compiler.is_compiling
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_default: Any = torch.Tensor.__torch_function__
+_storage_of = torch._C.TensorBase.untyped_storage
+_disabled = torch._C._disabled_torch_function_impl
+
+
+def _answers(value: Any) -> bool:
+    """A tensor that can be asked. A subclass with a `__torch_function__` of its own may refuse any question, and
+    torch.func's are gone when it is done."""
+    if not isinstance(value, torch.Tensor) or _wrapped(value):
+        return False
+    how: Any = type(value).__torch_function__
+    return how is _disabled or getattr(how, "__func__", None) is _default.__func__
+
+
+# ------------------------------------------------------------------------ forward
+
+
+class _Local(threading.local):
+    ctx: Any = None  # just made, and its forward not yet looked up
+    setup: tuple[Any, Any, Inside] | None = (
+        None  # class, ctx and inputs of a forward whose setup_context comes next
+    )
+
+
+_local = _Local()
+
+
+def _made(self: Any, *args: Any, **kwargs: Any) -> None:
+    """A ctx is born: its class is asked for `forward` next."""
+    idle = not torch.is_grad_enabled() or scopes.current() is None or _compiling()
+    _local.ctx = None if idle else self
+
+
+def _look_up(cls: Any, name: str) -> Any:
+    found = _plain_look_up(cls, name)
+    if name == "forward":
+        ctx, _local.ctx = _local.ctx, None
+        if ctx is not None and type(ctx) is _plain_look_up(cls, "_backward_cls"):
+            return functools.partial(_forward, found, cls, ctx)
+    elif name == "setup_context" and _local.setup is not None and _local.setup[0] is cls:
+        _, ctx, seen = _local.setup
+        _local.setup = None
+        return functools.partial(_setup, found, cls, ctx, seen)
+    return found
+
+
+def _forward(forward: Any, cls: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    inputs = [a for a in tensors if _answers(a) and a.requires_grad]
+    if not inputs and all(map(_answers, tensors)):
+        return forward(*args, **kwargs)
+    with inside_forward(inputs) as seen:
+        hub.listen(seen)
+        try:
+            out = forward(*args, **kwargs)
+        finally:
+            hub.unlisten(seen)
+    if _plain_look_up(cls, "setup_context") is _Single.setup_context:
+        _finish(cls, ctx, seen)
+    else:
+        _local.setup = cls, ctx, seen
+    return out
+
+
+def _setup(setup: Any, cls: Any, ctx: Any, seen: Inside, *args: Any) -> Any:
+    out = setup(*args)
+    _finish(cls, ctx, seen)
+    return out
+
+
+def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
+    scope = scopes.current()
+    if scope is None:
+        return
+    number = ctx._sequence_nr()
+    if next_number() - 1 != number:  # its forward made nodes of its own, and saves after them
+        ctx.__dict__[_NUMBER] = number
+    dirty = ctx.dirty_tensors or ()
+    keep(ctx, cls, scope, raw_here(2), dirty)
+    written = seen.unmarked(dirty)
+    if written is not None and scope.policy == "watch":
+        raise _unmarked(cls, written, scope, raw_here(2))
+
+
+def keep(ctx: Any, cls: type, scope: Any, raw: Raw, dirty: Sequence[torch.Tensor] = ()) -> None:
+    """Enter the tensors that ctx holds by attribute into the ledger; they live as long as ctx does."""
+    held = ctx.__dict__
+    marked = {_storage_of(d)._cdata for d in dirty if _answers(d)}
+    kept: list[tuple[str, Any, Kept]] | None = None
+    for name, value in list(held.items()):
+        for place, t in _tensors(value):
+            entry = hub.LEDGER.save(t, scope, raw, Kept)
+            assert isinstance(entry, Kept)
+            entry.attribute, entry.function = name, cls
+            if marked and _storage_of(t)._cdata in marked:
+                entry.version += (
+                    1  # apply() steps the counter of what is marked dirty once more, and writes nothing
+                )
+            if kept is None:
+                kept = held[_KEPT] = []
+                # Its own, so that it is asked also when the context was left, and the class's is plain again.
+                held["apply"] = functools.partial(_later, weakref.ref(ctx))
+            kept.append((name, place, entry))
+
+
+def _tensors(value: Any) -> Iterator[tuple[Any, torch.Tensor]]:
+    """Tensors in an attribute and where in it they are: itself (None), or an item of a list, tuple or dict."""
+    if _answers(value):
+        yield None, value
+    elif isinstance(value, (list, tuple, deque)):
+        yield from ((i, v) for i, v in enumerate(value) if _answers(v))
+    elif isinstance(value, dict):
+        yield from ((k, v) for k, v in value.items() if _answers(v))
+
+
+def _unmarked(cls: type, written: Written, scope: Any, raw: Raw) -> BaseException:
+    fault = Fault("GM206", [written], made=raw, op=cls.__name__)
+    error = scope.tell(fault)
+    assert isinstance(error, BaseException)
+    return error
+
+
+# ----------------------------------------------------------------------- backward
+
+
+_plain_backward = _Backward.apply
+_plain_boxed = getattr(_Backward, "apply_boxed", None)
+
+
+def _later(ctx: Callable[[], Any], *args: Any) -> Any:
+    return _guarded(_plain_backward, ctx(), args)
+
+
+def _backward(self: Any, *args: Any) -> Any:
+    return _guarded(_plain_backward, self, args)
+
+
+def _backward_boxed(self: Any, *args: Any) -> Any:
+    return _guarded(_plain_boxed, self, args)
+
+
+def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
+    if _compiling():
+        return call(ctx, *args)
+    number = ctx.__dict__.get(_NUMBER)
+    if number is not None:
+        for entry in saves_of(ctx):
+            entry.number = number
+    kept = ctx.__dict__.get(_KEPT)
+    if kept is None:
+        return gradients.given(call, ctx, args)
+    old: dict[str, Any] = {}
+    healed: list[tuple[Kept, torch.Tensor]] = []
+    backward_calls.visit(ctx._sequence_nr(), kept[0][2].raw)
+    for name, place, entry in kept:
+        value = hub.LEDGER.ask(entry)
+        if entry.scope.plain or (value is entry.handle and not entry.swaps):
+            continue
+        _refuse_second_order(entry)
+        old.setdefault(name, ctx.__dict__.get(name))
+        _put(ctx, name, place, value)
+        healed.append((entry, value))
+    hub.LEDGER.settle()
+    marks = [entry.timeline.last if entry.timeline else 0 for _, _, entry in kept]
+    versions = [v._version for _, v in healed]
+    try:
+        return gradients.given(call, ctx, args)
+    finally:
+        for name, value in old.items():
+            setattr(ctx, name, value)
+        _renew(ctx, kept, marks)
+        for (entry, value), version in zip(healed, versions, strict=True):
+            if value._version != version and value is not entry.handle:
+                raise GradmendError(
+                    f"gradmend.heal(): backward of {entry.function.__name__} writes to ctx.{entry.attribute}, which was "
+                    "overwritten since forward; such a value can't be healed. Keep a clone of it on ctx"
+                )
+
+
+def _renew(ctx: Any, kept: list[tuple[str, Any, Kept]], marks: list[int]) -> None:
+    """What backward itself fills anew is its scratch memory: a second backward need not find it as it was."""
+    for i, ((name, place, entry), mark) in enumerate(zip(kept, marks, strict=True)):
+        timeline = entry.timeline
+        if timeline is None or timeline.last <= mark:
+            continue
+        first = next((w for w in timeline.log if w.tick > mark), None)
+        original = entry.original() if entry.original else None
+        if first is not None and original is not None and _overwrites(first.op):
+            fresh = hub.LEDGER.save(original, entry.scope, entry.raw, Kept)
+            assert isinstance(fresh, Kept)
+            fresh.attribute, fresh.function = entry.attribute, entry.function
+            kept[i] = (name, place, fresh)
+
+
+def _overwrites(op: str) -> bool:
+    return op.endswith("(out=)") or op in ("copy_", "fill_", "zero_", "__setitem__")
+
+
+def _put(ctx: Any, name: str, place: Any, value: torch.Tensor) -> None:
+    if place is None:
+        setattr(ctx, name, value)
+        return
+    holder = ctx.__dict__[name]
+    if isinstance(holder, tuple):
+        items = [value if i == place else item for i, item in enumerate(holder)]
+        new: Any = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+    else:
+        new = copy.copy(holder)
+        new[place] = value
+    setattr(ctx, name, new)
+
+
+def _refuse_second_order(entry: Kept) -> None:
+    original = entry.original() if entry.original else None
+    if torch.is_grad_enabled() and original is not None and original.requires_grad:
+        raise GradmendError(
+            f"gradmend.heal(): backward of {entry.function.__name__} is being differentiated itself (create_graph=True), "
+            f"and ctx.{entry.attribute} was overwritten since forward: its old value has no history to differentiate. "
+            "Use ctx.save_for_backward and write out of place"
+        )
+
+
+# ------------------------------------------------------------------------- arming
+
+
+def arm() -> None:
+    _Backward.__init__ = _made
+    _Meta.__getattribute__ = _look_up
+    _Backward.apply = _backward
+    if _plain_boxed is not None:
+        _Backward.apply_boxed = _backward_boxed
+
+
+def disarm() -> None:
+    del _Backward.__init__, _Meta.__getattribute__
+    _Backward.apply = _plain_backward
+    if _plain_boxed is not None:
+        _Backward.apply_boxed = _plain_boxed

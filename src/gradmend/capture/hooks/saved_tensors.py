@@ -1,0 +1,249 @@
+"""Saved-tensor hooks: how Saves enter the ledger, also below hooks of other people's.
+
+PyTorch applies the innermost pair of hooks only, so a pair entered inside ours is entered as a composition: theirs
+packs and unpacks as it would, and whatever tensor memory they kept is entered as a Save. torch.func refuses
+hooks: ours step aside while it runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from gradmend.capture.graph import engine_threads
+from gradmend.capture.hooks import backward_calls, optimizer_steps
+from gradmend.capture.ledger import escapes, scopes
+from gradmend.capture.ledger.composites import Pieces, has_parts
+from gradmend.capture.ledger.entries import next_number
+from gradmend.capture.ledger.ledger import Entry
+from gradmend.capture.ledger.scopes import Scope
+from gradmend.capture.native.loading import compiled
+from gradmend.capture.sites import Raw
+from gradmend.capture.taps.hub import LEDGER
+
+_C = torch._C._autograd
+_Tensor = torch.Tensor
+_asleep = optimizer_steps.asleep
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.pushed = False
+        self.aside = 0
+
+
+_local = _Local()
+
+
+def _pack(t: torch.Tensor) -> Any:
+    opened = scopes.opened()
+    if not opened:
+        return t.detach()
+    if _asleep:  # a step that raised: an optimizer's own step saves nothing
+        optimizer_steps.wake()
+    return _save(t, opened[-1], backward_calls.where(2))
+
+
+def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Entry | Pieces:
+    return Pieces(LEDGER, t, scope, raw) if has_parts(t) else LEDGER.save(t, scope, raw)
+
+
+def _unpack(packed: Any) -> torch.Tensor:
+    if isinstance(packed, _Tensor):
+        return packed
+    if backward_calls.running:
+        backward_calls.visit(packed.number, packed.raw)
+    return packed.ask() if type(packed) is Pieces else LEDGER.ask(packed)
+
+
+_hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
+if compiled is not None:
+    compiled.know_saves(
+        Entry,
+        _Tensor,
+        LEDGER,
+        scopes.local,
+        _asleep,
+        escapes.known,
+        backward_calls.running,
+        torch._C.TensorBase.detach,
+        next_number,
+        *_hooks,
+        backward_calls.visit,
+    )
+    _hooks = compiled.pack, compiled.unpack
+
+
+# ------------------------------------------------------------------ other people's hooks
+
+
+class _Packed:
+    """What inner hooks made of a tensor, with a Save for each tensor in it that shares the saved memory."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, made: Any) -> None:
+        self.made = made
+
+
+def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    try:
+        one = torch._C.TensorBase.untyped_storage
+        return one(a)._cdata == one(b)._cdata
+    except RuntimeError:
+        return False
+
+
+def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Entry]) -> Any:
+    if isinstance(made, _Tensor):
+        return save(made) if _shares(made, t) else made
+    if type(made) in (tuple, list):
+        return type(made)(_enter_all(m, t, save) for m in made)
+    return made
+
+
+def _ask_all(made: Any, packed: _Packed) -> Any:
+    if type(made) is Entry:
+        return LEDGER.ask(made, packed)
+    if type(made) in (tuple, list):
+        return type(made)(_ask_all(m, packed) for m in made)
+    return made
+
+
+def _compose(
+    pack: Callable[..., Any], unpack: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def outer_pack(t: torch.Tensor) -> Any:
+        made = pack(t)
+        scope = scopes.current()
+        if scope is None:
+            return _Packed(made)
+        raw = backward_calls.where(2)
+
+        def save(m: torch.Tensor) -> Entry:
+            entry = LEDGER.save(m, scope, raw)
+            entry.unchecked = True
+            if m is not t:
+                m._gradmend_entry = entry  # type: ignore[attr-defined]
+            return entry
+
+        return _Packed(_enter_all(made, t, save))
+
+    def outer_unpack(packed: Any) -> torch.Tensor:
+        value = unpack(_ask_all(packed.made, packed))
+        # A checkpoint hands out what its recomputation packed, and that run may have overwritten it since.
+        entry = getattr(value, "_gradmend_entry", None)
+        return value if entry is None else LEDGER.ask(entry, packed)
+
+    outer_pack.theirs = pack, unpack  # type: ignore[attr-defined]
+    return outer_pack, outer_unpack
+
+
+def users_hooks() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The innermost hooks that are neither ours nor a checkpoint's own: what a checkpoint since 2.14 asks for."""
+    hooks: Any = _C._top_saved_tensors_default_hooks(False)
+    while hooks is not None:
+        if hooks[0] is _hooks[0]:
+            return None  # ours lie below all others, unless somebody's were on before: then they are composed
+        hooks = getattr(hooks[0], "theirs", hooks)
+        if not getattr(hooks[0], "_checkpoint_internal", False):
+            return hooks
+        hooks = hooks[0]._user_hooks
+    return None
+
+
+_plain_enter = saved_tensors_hooks.__enter__
+
+
+def _enter(self: saved_tensors_hooks) -> None:
+    if not _are_on() or torch.compiler.is_compiling():
+        return _plain_enter(self)
+    _C._push_saved_tensors_default_hooks(*_compose(self.pack_hook, self.unpack_hook))
+
+
+def _are_on() -> bool:
+    """Whether ours are on in this thread: the engine's threads get the hooks of those for whom they work."""
+    return _local.pushed or (not _local.aside and not scopes.local.scopes and bool(scopes.opened()))
+
+
+def _push() -> None:
+    """Ours on top. Hooks that were on before us go on working below: we must change nothing."""
+    outer = _C._top_saved_tensors_default_hooks(False)
+    _C._push_saved_tensors_default_hooks(*(_compose(*outer) if outer else _hooks))
+    _local.pushed = bool(scopes.local.scopes)
+
+
+# ------------------------------------------------------------------ torch.func
+
+
+_plain_disable = _C._saved_tensors_hooks_disable
+_plain_enable = _C._saved_tensors_hooks_enable
+
+
+def _disable(message: str, *rest: Any) -> None:
+    """torch.func and others refuse hooks: take ours off while they run, if ours are the only ones."""
+    if _local.aside == 0 and _are_on():
+        _C._pop_saved_tensors_default_hooks()
+        _local.pushed = False
+        try:
+            _plain_disable(message, *rest)
+        except BaseException:
+            _push()
+            raise
+        _local.aside = 1
+        return
+    _plain_disable(message, *rest)
+
+
+def _enable() -> None:
+    _plain_enable()
+    if _local.aside:
+        _local.aside = 0
+        if scopes.opened():
+            _push()
+
+
+_armed = 0
+
+
+def arm() -> None:
+    global _armed
+    _armed += 1
+    if _armed == 1:
+        saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
+        _C._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
+        _C._saved_tensors_hooks_enable = _enable
+
+
+def disarm() -> None:
+    """Once for each arm(): the last one puts the names back."""
+    global _armed
+    _armed -= 1
+    if _armed == 0:
+        saved_tensors_hooks.__enter__ = _plain_enter  # type: ignore[method-assign]
+        _C._saved_tensors_hooks_disable = _plain_disable
+        _C._saved_tensors_hooks_enable = _plain_enable
+
+
+def open_scope(scope: Scope) -> None:
+    if not scopes.local.scopes:
+        engine_threads.lend(scopes.local.scopes)
+    scopes.local.scopes.append(scope)
+    if not _C._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        _local.aside = 1  # inside torch.func nobody may enter hooks: PyTorch's own check stays on there
+    if not _local.pushed and not _local.aside:
+        _push()
+
+
+def close_scope(scope: Scope) -> None:
+    if scope in scopes.local.scopes:
+        scopes.local.scopes.remove(scope)
+    if not scopes.local.scopes:
+        _local.aside = 0
+        if _local.pushed:
+            _C._pop_saved_tensors_default_hooks()
+            _local.pushed = False

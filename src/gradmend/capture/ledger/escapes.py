@@ -1,0 +1,51 @@
+"""Memory handed out beyond torch: noted on the storage, and from then on watched by fingerprint."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from gradmend.capture.memory.layouts import physical
+from gradmend.capture.sites import Raw, raw_here
+
+_MARK = "_gradmend_escape"
+_address = torch._C.TensorBase.data_ptr
+known: set[str] = set()  # how any was ever handed out while we looked
+
+
+def note(storage: torch.UntypedStorage, how: str) -> Raw:
+    """Remember the line that handed this memory out (the first one stays)."""
+    known.add(how)
+    site: Raw | None = getattr(storage, _MARK, None)
+    if site is None:
+        site = raw_here(3)
+        setattr(storage, _MARK, site)
+    return site
+
+
+def of(storage: torch.UntypedStorage) -> Raw | None:
+    """Where the memory was handed out; an empty site where that was before we looked.
+
+    A storage over foreign memory, and one that `.numpy()` was called on, can't be resized any more.
+    """
+    site: Raw | None = getattr(storage, _MARK, None)
+    if site is None and not storage.resizable():
+        return ()
+    return site
+
+
+def fingerprint(t: torch.Tensor) -> int:
+    """A hash of the tensor's bytes that sees permutations and balanced changes."""
+    import xxhash
+
+    t = physical(t.detach())
+    if t.numel() == 0:
+        return 0
+    if t.device.type != "cpu":
+        t = t.cpu()
+    if not t.is_contiguous():
+        t = t.contiguous()
+    # Not by Tensor.numpy(): that name may be tapped, and it makes the storage unresizable for good.
+    memory = (ctypes.c_char * t.nbytes).from_address(_address(t))
+    return int(xxhash.xxh3_64_intdigest(memory))

@@ -1,0 +1,76 @@
+"""A scope is one watch() or heal(): what shall follow when backward meets a conflict, and who is told.
+
+Whoever acts on a conflict asks the scope of the Save, or of the thread that runs: a policy is never a swapped method.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from gradmend.capture.graph import engine_threads
+from gradmend.capture.sites import Raw
+
+if TYPE_CHECKING:
+    from gradmend.capture.ledger.judging import Finding
+    from gradmend.capture.ledger.silent_findings import Fault
+
+# watch: raise. heal: hand out the value as it was saved. plain: do what PyTorch itself would do, and tell nobody.
+Policy = Literal["watch", "heal", "plain"]
+Tally = list[int]  # of a conflict: its place in the Session, how often it came, bytes kept
+Tallies = dict[tuple[Raw, Raw], Tally]  # by the lines of the Save and of the Write
+
+
+class Scope:
+    def __init__(
+        self,
+        policy: Policy,
+        tell: Callable[[Finding | Fault], BaseException | None],
+        budget: int | None = None,
+        paranoid: bool = False,
+        healed: Tallies | None = None,
+        spared: Tallies | None = None,
+    ) -> None:
+        self.policy = policy
+        self.tell = tell
+        # Those that are healed already, and those that PyTorch refuses and that are right; None: tell each.
+        self.healed = healed
+        self.spared = spared
+        self.budget = budget
+        self.paranoid = paranoid
+
+    @property
+    def plain(self) -> bool:
+        return self.policy == "plain"
+
+    @contextmanager
+    def as_pytorch(self) -> Iterator[None]:
+        """As PyTorch itself would do it: the audit's first pass runs so."""
+        was = self.policy, self.healed, self.spared
+        self.policy, self.healed, self.spared = "plain", None, None
+        try:
+            yield
+        finally:
+            self.policy, self.healed, self.spared = was
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+
+local = _Local()
+
+
+def opened() -> list[Scope]:
+    """The scopes of this thread, or of the one whose backward it runs, innermost last."""
+    if not local.scopes and (lender := engine_threads.lender()) is not None:
+        return lender.scopes
+    return local.scopes
+
+
+def current() -> Scope | None:
+    scopes = opened()
+    return scopes[-1] if scopes else None
