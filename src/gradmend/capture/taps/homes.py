@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import starmap
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.taps import special, wrappers
+from gradmend.capture.taps import single_views, special, wrappers
 from gradmend.capture.taps.schemas import Writes, writes_of, writing_ops
 
 OPERATORS = (
@@ -78,7 +79,7 @@ def _functions() -> Iterator[Patch]:
 
 def _specials() -> Iterator[Patch]:
     made: dict[int, Callable[..., Any]] = {}
-    for patch in special.patches():
+    for patch in (*special.patches(), *starmap(Patch, single_views.patches())):
         original = getattr(patch.value, "__gradmend_original__", None)
         if original is not None:
             made[id(original)] = patch.value
