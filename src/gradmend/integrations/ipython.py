@@ -138,6 +138,7 @@ def _failed(
 def _users(trace: TracebackType | None) -> TracebackType | None:
     """The frames of the user's program: what follows the last of IPython's, without ours and torch's own."""
     from gradmend.capture.sites import is_user
+    from gradmend.running.frames import chained
 
     kept: list[TracebackType] = []
     while trace is not None:
@@ -146,10 +147,7 @@ def _users(trace: TracebackType | None) -> TracebackType | None:
         if is_user(trace.tb_frame.f_code) and not magic:
             kept.append(trace)
         trace = trace.tb_next
-    made: TracebackType | None = None
-    for one in reversed(kept):
-        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return made
+    return chained(kept)
 
 
 def show(shell: InteractiveShell, conflicts: list[Conflict], outcome: str = "conflict") -> None:

@@ -7,7 +7,6 @@ a test is to be watched.
 from __future__ import annotations
 
 from collections.abc import Generator
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -35,6 +34,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if wish is None:
         return (yield)
     from gradmend.api.watching import Watching, words_of
+    from gradmend.running.frames import without_ours
 
     __tracebackhide__ = True
     with Watching("heal" if wish["heal"] else "watch", paranoid=wish["paranoid"]) as session:
@@ -42,7 +42,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             return (yield)
         except RuntimeError as error:
             if not item.config.getoption("full_trace", False):
-                error.__traceback__ = _without_ours(error.__traceback__)
+                error.__traceback__ = without_ours(error.__traceback__)
             raise
         finally:
             quiet = [
@@ -63,18 +63,3 @@ def _wish(item: pytest.Item) -> dict[str, bool] | None:
 
 def _read(on: bool = True, *, paranoid: bool = False, heal: bool = False) -> dict[str, bool] | None:
     return {"paranoid": paranoid, "heal": heal} if on else None
-
-
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """The same traceback without the frames of Gradmend, and without torch's own below the user's last line."""
-    from gradmend.folder import OURS
-
-    kept: list[TracebackType] = []
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(OURS):
-            kept.append(trace)
-        trace = trace.tb_next
-    made: TracebackType | None = None
-    for one in reversed(kept):
-        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return made

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from gradmend.model import Conflict, Session
 
@@ -63,3 +64,13 @@ def say(session: Session, stopped_by: Conflict | None = None) -> None:
             f"\ngradmend: healed {times} overwritten values at {len(healed)} places, {kept} bytes kept",
             file=sys.stderr,
         )
+
+
+def say_of_children(children: Sequence[tuple[str, Session]], alone: Sequence[str]) -> None:
+    """A line for each process that met something, and one for those that could not be followed."""
+    for name, session in children[:_MOST_STORIES]:
+        rules = ", ".join(dict.fromkeys(c.rule for c in session.conflicts))
+        if rules:
+            print(f"gradmend: {name}: {session.outcome}, {rules}; --report OUT.json has it", file=sys.stderr)
+    for what in dict.fromkeys(alone):
+        print(f"gradmend: not watched: {what}", file=sys.stderr)
