@@ -16,13 +16,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "fix",
         help="edit the source so that plain PyTorch computes the right gradient, and prove it",
-        usage="gradmend fix [--write] [--steps N] [--report OUT.json] [--unsafe] [--time-limit S] SCRIPT [ARGS...]",
+        usage="gradmend fix [--write] [--steps N] [--report OUT.json] [--html OUT.html] [--unsafe] [--time-limit S] SCRIPT [ARGS...]",
         description="Runs the program in scratch copies, tries edits, and accepts one whose losses and gradients equal "
         "those that the original meant. Prints the diff and its proof; --write applies it.",
     )
     parser.add_argument("--write", action="store_true", help="apply the proven edit to the files")
     parser.add_argument("--steps", type=int, default=50, metavar="N", help="backward calls to compare (50)")
     parser.add_argument("--report", metavar="OUT.json", help="write what was learned as JSON")
+    parser.add_argument("--html", metavar="OUT.html", help="write what was learned as one HTML page")
     parser.add_argument(
         "--unsafe", action="store_true", help="also offer (and with --write apply) an unproven edit"
     )
@@ -42,11 +43,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"unknown option {script}: options of gradmend come before the script")
     if args.steps < 1:
         raise UsageError("--steps must be at least 1")
+    from gradmend.running.launch import refuse_notebook
+
+    refuse_notebook(script)
     if not os.path.isfile(script):
         raise UsageError(f"can't read {script}: no such file")
-    folder = os.path.dirname(os.path.abspath(args.report)) if args.report else None
-    if folder and not os.path.isdir(folder):
-        raise UsageError(f"can't write {args.report}: there is no folder {folder}")
+    for out in (args.report, args.html):
+        folder = os.path.dirname(os.path.abspath(out)) if out else None
+        if folder and not os.path.isdir(folder):
+            raise UsageError(f"can't write {out}: there is no folder {folder}")
     _readable(script)
     from gradmend.fix.session import fix
 
@@ -63,9 +68,23 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("gradmend: stopped; nothing was changed", file=sys.stderr)
         return 130
-    if args.report:
-        Path(args.report).write_text(json.dumps(outcome.report, indent=2) + "\n", encoding="utf-8")
+    if args.report or args.html:
+        _leave(outcome.report, args)
     return outcome.code
+
+
+def _leave(report: dict[str, Any], args: argparse.Namespace) -> None:
+    from gradmend.running.about import about
+    from gradmend.running.output import replace
+
+    script, *argv = args.program
+    report["run"] = about(script, argv, ["gradmend", "fix", script, *argv])
+    if args.report:
+        replace(args.report, json.dumps(report, indent=2) + "\n")
+    if args.html:
+        from gradmend.report.html import render
+
+        replace(args.html, render(report))
 
 
 def _readable(script: str) -> None:

@@ -7,6 +7,7 @@ import sys
 from gradmend.api.auditing import Audit, Leaf, Verdict
 from gradmend.integrations import torchrun
 from gradmend.running import launch, output
+from gradmend.running.about import about
 from gradmend.running.output import count
 from gradmend.running.runner import Options, _exit_code, _failed
 
@@ -36,6 +37,9 @@ def audit_program(options: Options, calls: int) -> int:
             code = _failed(error, verdict.session, lambda: None)
     if verdict.is_wrong:
         verdict.session.outcome = "conflict"
+    verdict.session.run = about(
+        options.target, options.args, ["gradmend", "run", "--audit", options.target, *options.args]
+    )
     verdict.session.stats["audit"] = as_json(verdict)
     output.write(verdict.session, torchrun.own_path(options.report), torchrun.own_path(options.html))
     if not said:

@@ -15,12 +15,21 @@ from gradmend.errors import UsageError
 
 def script(path: str, args: Sequence[str]) -> Callable[[], None]:
     """Read and compile a script now, so that bad input is told before anything runs; return what runs it."""
+    refuse_notebook(path)
     if os.path.isdir(path):
         inner = os.path.join(path, "__main__.py")
         if not os.path.isfile(inner):
             raise UsageError(f"{path} is a directory without a __main__.py: give a script")
         return _prepared(inner, args, path, os.path.abspath(path))
     return _prepared(path, args, path, os.path.dirname(os.path.abspath(path)))
+
+
+def refuse_notebook(path: str) -> None:
+    if path.endswith(".ipynb"):
+        raise UsageError(
+            f"{path} is a notebook: run `%load_ext gradmend` in it and put `%%gradmend` on top of the cell to watch, "
+            f"or make a script of it (jupyter nbconvert --to script {path})"
+        )
 
 
 def _prepared(path: str, args: Sequence[str], argv0: str, first_on_path: str) -> Callable[[], None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TextIO
 
 from gradmend.model import Conflict, Session
@@ -19,26 +20,33 @@ def write(session: Session, report: str | None, html: str | None) -> None:
     if report or html:
         from gradmend.story.advice import advised
 
-        session = replace(session, conflicts=[advised(c) for c in session.conflicts])
+        session = dataclasses.replace(session, conflicts=[advised(c) for c in session.conflicts])
     if report:
-        _replace(report, json.dumps(session.as_json(), indent=2) + "\n")
+        replace(report, json.dumps(session.as_json(), indent=2) + "\n")
     if html:
         from gradmend.report.html import render
 
-        _replace(html, render(session.as_json()))
+        replace(html, render(session.as_json()))
 
 
-def _replace(path: str, text: str) -> None:
+def replace(path: str, text: str) -> None:
     """Whole or not at all: a reader never sees half a report."""
     folder = os.path.dirname(os.path.abspath(path))
     handle, scratch = tempfile.mkstemp(dir=folder, prefix=".gradmend-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
+        os.chmod(scratch, 0o666 & ~_umask())  # mkstemp makes it for its owner alone
         os.replace(scratch, path)
     except BaseException:
         os.unlink(scratch)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def say(session: Session, stopped_by: Conflict | None = None) -> None:
@@ -82,3 +90,13 @@ def coloured(stream: TextIO) -> bool:
     if os.environ.get("FORCE_COLOR", "") not in ("", "0"):
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def say_of_children(children: Sequence[tuple[str, Session]], alone: Sequence[str]) -> None:
+    """A line for each process that met something, and one for those that could not be followed."""
+    for name, session in children[:_MOST_STORIES]:
+        rules = ", ".join(dict.fromkeys(c.rule for c in session.conflicts))
+        if rules:
+            print(f"gradmend: {name}: {session.outcome}, {rules}; --report OUT.json has it", file=sys.stderr)
+    for what in dict.fromkeys(alone):
+        print(f"gradmend: not watched: {what}", file=sys.stderr)

@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,9 @@ from gradmend.errors import ConflictError, attached, pytorch_says
 from gradmend.folder import OURS
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
-from gradmend.running import launch, output
+from gradmend.report.ranks import with_children
+from gradmend.running import children, launch, output
+from gradmend.running.about import about
 
 if TYPE_CHECKING:
     from gradmend.api.watching import Watching
@@ -33,6 +35,11 @@ class Options:
     budget: int | None = None
     retain: bool = False
 
+    def command(self) -> list[str]:
+        """As one would type it."""
+        words = ["gradmend", "run", *["--heal"] * self.heal, *["--paranoid"] * self.paranoid]
+        return [*words, *["-m"] * self.module, self.target, *self.args]
+
 
 def run_program(options: Options) -> int:
     """Run it; the exit code is the program's own, 1 when a conflict stopped it."""
@@ -43,25 +50,31 @@ def run_program(options: Options) -> int:
         "heal" if options.heal else "watch", options.budget, options.paranoid, options.retain, aloud=False
     )
     owner = os.getpid()
-    session = watching.__enter__()
+    orders = children.Orders("", "heal" if options.heal else "watch", options.paranoid, options.budget)
+    with children.folder() as folder:
+        session = watching.__enter__()
+        session.run = about(options.target, options.args, options.command())
 
-    def finish() -> None:
-        if os.getpid() == owner:  # a forked child has nothing to report of its parent
-            output.write(session, torchrun.own_path(options.report), torchrun.own_path(options.html))
+        def finish() -> None:
+            if os.getpid() == owner:  # a forked child has nothing to report of its parent
+                whole = with_children(session, children.met(folder))
+                output.write(whole, torchrun.own_path(options.report), torchrun.own_path(options.html))
 
-    def cut_off() -> None:
-        if session.outcome == "clean":
-            session.outcome = "failed"
-            session.error = {
-                "type": "SIGTERM",
-                "message": "the launcher ended this rank",
-                "file": None,
-                "line": None,
-            }
-        finish()
+        def cut_off() -> None:
+            if session.outcome == "clean":
+                session.outcome = "failed"
+                session.error = {
+                    "type": "SIGTERM",
+                    "message": "the launcher ended this rank",
+                    "file": None,
+                    "line": None,
+                }
+            finish()
 
-    with torchrun.last_words(cut_off):
-        return _run(go, watching, session, finish, owner)
+        with torchrun.last_words(cut_off), children.following(replace(orders, folder=folder)) as alone:
+            code = _run(go, watching, session, finish, owner)
+        output.say_of_children(children.met(folder), alone)
+        return code
 
 
 def _run(

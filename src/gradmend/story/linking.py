@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from gradmend.capture.sites import resolve
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
+from gradmend.story.history import history
 from gradmend.story.holders import holder, lies_in, shape_of
 from gradmend.story.knowledge import Knowledge, by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
@@ -37,7 +39,8 @@ def link(finding: Finding) -> Conflict:
     if isinstance(entry, Unguarded):
         from gradmend.story import silent
 
-        return silent.link_kept(finding) if isinstance(entry, Kept) else silent.link_read(finding)
+        told = silent.link_kept(finding) if isinstance(entry, Kept) else silent.link_read(finding)
+        return with_history(told, finding)
     node = finding.node.name() if finding.node is not None else ""
     knowledge = by_node(node)
     name = _name_of_saved(entry, knowledge.op, finding.slot)
@@ -48,8 +51,19 @@ def link(finding: Finding) -> Conflict:
         if len(_linked) >= _MOST_LINKED:
             _linked.clear()
         save = _save(finding, node, knowledge.op, name)
-        conflict = _linked[key] = _link(finding, knowledge, save, [_write(*w, finding) for w in written])
+        conflict = _link(finding, knowledge, save, [_write(*w, finding) for w in written])
+        conflict = _linked[key] = with_history(conflict, finding)
     return conflict
+
+
+def with_history(conflict: Conflict, finding: Finding) -> Conflict:
+    """The same with the history of its storage, for pictures; what can't be pictured is told all the same."""
+    saved = conflict.saved.tensor.name if conflict.saved else None
+    written = conflict.writes[0].tensor.name if conflict.writes else None
+    try:
+        return replace(conflict, history=history(finding, saved, written))
+    except Exception:
+        return conflict
 
 
 # A heal() around each training step finds the same again and again.

@@ -22,7 +22,7 @@ from gradmend.capture.edits.edit import Edit, Key
 from gradmend.capture.graph import nodes
 from gradmend.capture.ledger import fields, scopes
 from gradmend.capture.ledger.entries import Written, next_number
-from gradmend.capture.memory.layouts import Layout, layout_of, physical
+from gradmend.capture.memory.layouts import Layout, has_values, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
 _storage_of = _Base.untyped_storage
@@ -296,6 +296,8 @@ def _covers(outer: Layout, inner: Layout) -> bool:
 
 
 def _changed(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
+    if not has_values(old):
+        return None  # a dry run: it says that this is not looked at
     with torch.no_grad():
         if old.shape != new.shape:
             return torch.ones(new.shape, dtype=torch.bool)

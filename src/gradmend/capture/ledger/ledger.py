@@ -22,7 +22,7 @@ from gradmend.capture.ledger.judging import Finding, judge
 from gradmend.capture.ledger.keeping import keep
 from gradmend.capture.ledger.rolls import Roll
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.memory.layouts import PLAIN, layout_of
+from gradmend.capture.memory.layouts import PLAIN, has_values, layout_of
 from gradmend.capture.memory.undo import Elements, Record, UndoLog
 from gradmend.capture.native.loading import compiled
 from gradmend.capture.sites import Raw, raw_here
@@ -343,7 +343,8 @@ class Ledger(fields.Ledger):
             and not entry.swaps
         ):
             return handle
-        return judge(self, entry, packed)
+        value = judge(self, entry, packed)
+        return value if has_values(handle) else handle  # a dry run has no old values, and needs none
 
     def exact(self, entry: Entry) -> Record | None:
         """The one Record that holds the whole saved value, where that is so plain that a look tells."""

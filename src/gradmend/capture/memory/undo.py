@@ -17,7 +17,7 @@ import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture.ledger import fields
-from gradmend.capture.memory.layouts import Layout, LayoutIndex, overlap
+from gradmend.capture.memory.layouts import Layout, LayoutIndex, has_values, overlap
 from gradmend.capture.native.loading import compiled
 
 if TYPE_CHECKING:
@@ -327,6 +327,8 @@ class UndoLog(fields.UndoLog):
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal bit by bit: NaN equals itself, and 0.0 differs from -0.0."""
+    if not has_values(a):
+        return False  # a Write may have changed them
     if compiled is not None and (found := compiled.same_bytes(a, b)) is not None:
         return bool(found)
     if a.dtype.is_floating_point or a.dtype.is_complex:

@@ -143,6 +143,10 @@ class Runner:
                 real([part] if part.get("file") else [])
                 real(part.get("stack") or [])
             real(conflict["culprits"])
+            history = conflict.get("history") or {}
+            places = history.get("places", ())
+            if places:
+                history["places"] = [(self.scratch.real(tree, f) if f else f, n, w) for f, n, w in places]
         known = {"outcome", "calls", "error", "state"}
         extra = {k: v for k, v in raw.items() if k not in known}
         extra["live"] = [(self.scratch.real(tree, f), n) for f, n in extra.get("live", [])]
