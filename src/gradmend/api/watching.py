@@ -16,6 +16,7 @@ from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.budget import parse
+from gradmend.capture.sites import Raw, resolve
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.compat import trust
@@ -120,6 +121,20 @@ class Teller:
                 conflict.culprits[0] if conflict.culprits else conflict.backward, before + conflict.message
             )
 
+    def refused(self, error: RuntimeError, raw: Raw) -> None:
+        """A call that PyTorch refuses in forward was made by other words."""
+        known = self._known.get(raw)
+        if known is not None:
+            known[1] += 1
+            return
+        from gradmend.story.failures.diagnosing import diagnose
+
+        conflict = diagnose(error, at=resolve(raw))
+        if conflict is not None:
+            self._known[raw] = [len(self.session.conflicts), 1, 0]
+            self.session.conflicts.append(conflict)
+            self._healed(conflict)
+
     def again(self, call: BackwardCall, roots: Roots, times: int) -> None:
         """A backward went through a graph that PyTorch would have freed: told once for each line, and if it grows."""
         from gradmend.story.failures.second_backward import diagnose, growing
@@ -174,6 +189,7 @@ class Watching(ContextDecorator):
         healed = teller.healed if self._policy == "heal" else None
         again = teller.again if self._retain else None
         scope = Scope(self._policy, teller, self._budget, self._paranoid, healed, teller.spared, again)
+        scope.refused = teller.refused if self._policy == "heal" else None
         if self._budget is not None:
             LEDGER.budgets = True
         with switch.lock:

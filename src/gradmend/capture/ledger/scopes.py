@@ -34,6 +34,7 @@ class Scope:
         healed: Tallies | None = None,
         spared: Tallies | None = None,
         again: Callable[[BackwardCall, Roots, int], None] | None = None,
+        refused: Callable[[RuntimeError, Raw], None] | None = None,
     ) -> None:
         self.policy = policy
         self.tell = tell
@@ -44,6 +45,7 @@ class Scope:
         self.paranoid = paranoid
         # Graphs are kept, and this is told of each line that goes through one again; None: PyTorch frees them.
         self.again = again
+        self.refused = refused  # told of a call that PyTorch refuses, and that was made by other words
 
     @property
     def retain(self) -> bool:
