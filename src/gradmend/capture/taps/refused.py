@@ -6,30 +6,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture.ledger import scopes
-from gradmend.capture.sites import raw_here
+from gradmend.capture.sites import Raw, raw_here
 
 _OUT = "arguments don't support automatic differentiation"
 _VIEW = "Can't detach views in-place"
 
 
-def _scope(error: RuntimeError, words: str) -> scopes.Scope | None:
+def _to_tell(error: RuntimeError, words: str) -> Callable[[RuntimeError, Raw], None] | None:
     scope = scopes.current()
-    if scope is None or scope.policy != "heal" or scope.refused is None or words not in str(error):
+    if scope is None or scope.policy != "heal" or words not in str(error):
         return None
-    return scope
+    return scope.refused
 
 
 def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What a call with `out=` that raised this returns, or None where the error stands."""
-    scope = _scope(error, _OUT)
-    if scope is None:
+    tell = _to_tell(error, _OUT)
+    if tell is None:
         return None
     out = kwargs["out"]
     buffers = [out] if isinstance(out, torch.Tensor) else list(out)
@@ -45,18 +45,18 @@ def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[st
         if not buffer.is_leaf and not buffer._is_view():
             Base.detach_(buffer)  # all of it is overwritten: it owes nothing to what it was
         buffer.copy_(result)
-    scope.refused(error, raw_here(2))
+    tell(error, raw_here(2))
     return out
 
 
 def detached(error: RuntimeError, view: torch.Tensor) -> torch.Tensor | None:
     """The view as `detach_()` should have left it, or None where the error stands."""
-    scope = _scope(error, _VIEW)
-    if scope is None:
+    tell = _to_tell(error, _VIEW)
+    if tell is None:
         return None
     try:
         torch._C._swap_tensor_impl(view, Base.detach(view))
     except RuntimeError:
         return None  # somebody in C++ holds it
-    scope.refused(error, raw_here(2))
+    tell(error, raw_here(2))
     return view
