@@ -28,6 +28,7 @@ class SparseTensor:
 
     # Ahead of numpy's and torch's own operators.
     __array_priority__ = 1000
+    _gradient_of: Tensor | None = None
 
     if TYPE_CHECKING:
         # The operations of functions/ are attached to the class when the package loads.
@@ -232,7 +233,11 @@ class SparseTensor:
     def grad(self) -> SparseTensor | None:
         """The gradient of the values, at the same places."""
         found = self._given.grad
-        return None if found is None else self._gradient(found)
+        if found is None:
+            return None
+        made = self._gradient(found)
+        made._gradient_of = found
+        return made
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -241,6 +246,11 @@ class SparseTensor:
                 "S.grad is read from its values: set S.values().grad, or the tensor S was made from."
             )
         self._given.grad = None
+
+    @property
+    def _behind(self) -> Tensor:
+        """The memory of S's numbers; of a gradient, that of the gradient it was read from."""
+        return self._given if self._gradient_of is None else self._gradient_of
 
     def _gradient(self, found: Tensor) -> SparseTensor:
         """The gradient of what was given, at the places."""
