@@ -16,7 +16,7 @@ from gradmend.sparse.optim import RowAdagrad, RowAdam
 
 
 def _refused(error: Exception) -> str:
-    fits = isinstance(error, GradmendError | ValueError | TypeError)
+    fits = isinstance(error, GradmendError | ValueError | TypeError) or "loading state_dict" in str(error)
     assert fits, f"{type(error).__name__}: {error}"
     return "refused"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gradmend.sparse import dynamo, tree
+from gradmend.sparse import clipping, dynamo, tree
 from gradmend.sparse.boundary import guarded
 from gradmend.sparse.dispatch import METHODS, Op
 from gradmend.sparse.interop import compressed, coo, graph, layouts, scipy
@@ -48,4 +48,5 @@ def attach() -> None:
     # For torch.load(weights_only=True): what these make of a file they check.
     torch.serialization.add_safe_globals([SparseTensor, Pattern, load, _restore])
     dynamo.install()
+    clipping.install()
     tree.register()

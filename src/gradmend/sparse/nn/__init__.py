@@ -1,5 +1,6 @@
 """Modules whose sparse weights train: the values are an ordinary nn.Parameter, the pattern goes along."""
 
+from gradmend.sparse.nn import ranks as _ranks
 from gradmend.sparse.nn.attention import GraphAttention, SparseAttention, sparse_attention
 from gradmend.sparse.nn.clip import clip_grad_norm_, clip_grad_value_, get_total_norm
 from gradmend.sparse.nn.conv import SparseConv2d
@@ -24,6 +25,8 @@ from gradmend.sparse.nn.maps import (
     TransposedConv3d,
 )
 from gradmend.sparse.nn.weight import SparseWeight
+
+_ranks.install()
 
 __all__ = [
     "EdgeWeights",
