@@ -154,5 +154,5 @@ def test_the_dense_gradient_is_never_built() -> None:
     """A weight of 200,000 x 200,000 would take 160 GB."""
     taken = Pattern.random((200_000, 200), nnz=1000)
     pairs = [(torch.randn(4, 200), torch.zeros(4, 200_000).index_fill_(1, torch.tensor([7, 150_000]), 1.0))]
-    found = scoring.strongest(pairs, taken, 50)
+    found = scoring.strongest(pairs, taken.keys(), taken.size, 50)
     assert set((found // 200).tolist()) <= {7, 150_000}

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.nn.conv import SparseConv2d
 from gradmend.sparse.nn.linear import SparseLinear
-from gradmend.sparse.pattern import Pattern
 
 _BLOCK = 1 << 22  # numbers of a block
 
@@ -55,20 +54,22 @@ class Watcher:
 
 
 @torch.no_grad()
-def strongest(pairs: list[tuple[Tensor, Tensor]], taken: Pattern, count: int, group: Any = None) -> Tensor:
-    """Row-major numbers of the `count` largest entries of |sum of gradient^T inputs| that `taken` does not have.
+def strongest(
+    pairs: list[tuple[Tensor, Tensor]], taken: Tensor, size: tuple[int, ...], count: int, group: Any = None
+) -> Tensor:
+    """Row-major numbers of the `count` largest entries of |sum of gradient^T inputs| that are not among `taken`.
 
-    With a process group the gradient is that of all ranks together.
+    `taken` ascends. With a process group the gradient is that of all ranks together.
     """
-    rows, cols = taken.size
-    if taken.numel - taken.nnz < count:
-        raise SparseError(f"{count} entries can't grow in a weight of {taken.size} with {taken.nnz} entries.")
+    rows, cols = size
+    if rows * cols - taken.shape[0] < count:
+        raise SparseError(f"{count} entries can't grow in a weight of {size} with {taken.shape[0]} entries.")
     if not pairs:
         raise SparseError(
             "no gradient was seen for a layer that is to grow: call backward() before the scheduler's step()."
         )
     device = pairs[0][0].device
-    keys = taken._keys().to(device)
+    keys = taken.to(device)
     best, where = torch.empty(0, device=device), torch.empty(0, dtype=torch.int64, device=device)
     step = max(_BLOCK // max(cols, 1), 1)
     for low in range(0, rows, step):
@@ -80,10 +81,13 @@ def strongest(pairs: list[tuple[Tensor, Tensor]], taken: Pattern, count: int, gr
         score = block.abs_().flatten()
         a, b = torch.searchsorted(keys, torch.tensor([low * cols, high * cols], device=device)).tolist()
         score[keys[a:b] - low * cols] = -math.inf
-        top = score.topk(min(count, score.numel()))
-        best = torch.cat([best, top.values])
-        where = torch.cat([where, top.indices + low * cols])
+        if best.numel() >= count > 0:  # what is below the worst of the best can't be among them
+            good = (score > best.min()).nonzero().squeeze(1)
+        else:
+            good = score.topk(min(count, score.numel()), sorted=False).indices
+        best = torch.cat([best, score[good]])
+        where = torch.cat([where, good + low * cols])
         if best.numel() > count:
-            top = best.topk(count)
-            best, where = top.values, where[top.indices]
+            top = best.topk(count, sorted=False).indices
+            best, where = best[top], where[top]
     return where
