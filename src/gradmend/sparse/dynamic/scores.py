@@ -13,6 +13,7 @@ from gradmend.sparse.nn.conv import SparseConv2d
 from gradmend.sparse.nn.linear import SparseLinear
 
 _BLOCK = 1 << 22  # numbers of a block
+_SAMPLE = 1 << 14
 
 
 class Watcher:
@@ -53,6 +54,19 @@ class Watcher:
         return self.layer._windows(x).flatten(0, 2).flatten(1).t(), grad.transpose(0, 1).flatten(1).t()
 
 
+def top(score: Tensor, count: int) -> Tensor:
+    """Where the `count` largest are. A sample tells what most are below; torch's topk of all takes five times as long."""
+    n = score.numel()
+    if n < _SAMPLE * 4 or count * 8 > n:
+        return score.topk(count, sorted=False).indices
+    sample = score[:: n // _SAMPLE]
+    wanted = min(int(1.3 * sample.numel() * count / n) + 16, sample.numel())
+    good = (score >= sample.topk(wanted, sorted=False).values.min()).nonzero().squeeze(1)
+    if good.numel() < count:  # the sample was unlucky
+        return score.topk(count, sorted=False).indices
+    return good[score[good].topk(count, sorted=False).indices]
+
+
 @torch.no_grad()
 def strongest(
     pairs: list[tuple[Tensor, Tensor]], taken: Tensor, size: tuple[int, ...], count: int, group: Any = None
@@ -84,10 +98,10 @@ def strongest(
         if best.numel() >= count > 0:  # what is below the worst of the best can't be among them
             good = (score > best.min()).nonzero().squeeze(1)
         else:
-            good = score.topk(min(count, score.numel()), sorted=False).indices
+            good = top(score, min(count, score.numel()))
         best = torch.cat([best, score[good]])
         where = torch.cat([where, good + low * cols])
         if best.numel() > count:
-            top = best.topk(count, sorted=False).indices
-            best, where = best[top], where[top]
+            kept = best.topk(count, sorted=False).indices
+            best, where = best[kept], where[kept]
     return where
