@@ -150,9 +150,23 @@ def test_gradual_magnitude_follows_its_cubic() -> None:
     )
 
 
+def test_the_largest_are_found_whatever_a_sample_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_SAMPLE", 8)
+    for score in (
+        torch.randn(1000),
+        torch.zeros(1000),
+        torch.arange(1000.0),
+        torch.full((1000,), -torch.inf),
+    ):
+        for count in (0, 1, 50, 125, 900):
+            got = scoring.top(score, count)
+            assert got.unique().numel() == count
+            assert torch.equal(score[got].sort().values, score.topk(count).values.sort().values)
+
+
 def test_the_dense_gradient_is_never_built() -> None:
     """A weight of 200,000 x 200,000 would take 160 GB."""
     taken = Pattern.random((200_000, 200), nnz=1000)
     pairs = [(torch.randn(4, 200), torch.zeros(4, 200_000).index_fill_(1, torch.tensor([7, 150_000]), 1.0))]
-    found = scoring.strongest(pairs, taken, 50)
+    found = scoring.strongest(pairs, taken.keys(), taken.size, 50)
     assert set((found // 200).tolist()) <= {7, 150_000}

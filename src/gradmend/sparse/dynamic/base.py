@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,8 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradmend.sparse.dynamic.carry import Optimizers, repattern
 from gradmend.sparse.errors import SparseError
+from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.nn.weight import SparseWeight
 from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import unlinear
 
 
 class PatternScheduler:
@@ -60,7 +64,7 @@ class PatternScheduler:
             )
         keys: Tensor = pattern.keys()
         torch.distributed.broadcast(keys, torch.distributed.get_global_rank(self.group, 0), group=self.group)
-        return Pattern.from_keys(keys, pattern.size)
+        return of_keys(keys, pattern.size)
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}
@@ -69,9 +73,15 @@ class PatternScheduler:
         self.count = int(state["count"])
 
 
-def weakest(weight: SparseWeight, count: int) -> Pattern:
-    """The pattern without its `count` entries of least magnitude."""
+def without_weakest(weight: SparseWeight, count: int) -> Tensor:
+    """The row-major numbers of the entries that stay when the `count` of least magnitude go, ascending."""
     size = weight.values.detach().abs()
     size = size.flatten(1).square().sum(1) if size.dim() > 1 else size
-    kept = size.topk(weight.pattern.nnz - count).indices.sort().values
-    return Pattern.from_keys(weight.pattern.keys()[kept], weight.pattern.size)
+    stays = torch.ones(size.shape[0], dtype=torch.bool, device=size.device)
+    stays[size.topk(count, largest=False, sorted=False).indices] = False
+    return weight.pattern.keys()[stays]
+
+
+def of_keys(keys: Tensor, size: Sequence[int]) -> Pattern:
+    """Numbers in any order, none twice -> a pattern; a radix sort is most of what that costs."""
+    return Pattern.sorted(unlinear(grouped(keys, math.prod(size), known=True).rows, tuple(size)), size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gradmend.sparse.dynamic.base import PatternScheduler, weakest
+from gradmend.sparse.dynamic.base import PatternScheduler, of_keys, without_weakest
 from gradmend.sparse.dynamic.carry import Optimizers
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.nn.weight import SparseWeight
@@ -39,4 +39,5 @@ class GradualMagnitude(PatternScheduler):
 
     def _next(self, number: int, weight: SparseWeight) -> Pattern:
         wanted = round(self.density_at(self.count, self.first[number]) * weight.pattern.numel)
-        return weakest(weight, max(weight.pattern.nnz - wanted, 0))
+        kept = without_weakest(weight, max(weight.pattern.nnz - wanted, 0))
+        return of_keys(kept, weight.pattern.size)

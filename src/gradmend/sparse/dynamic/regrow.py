@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gradmend.sparse.dynamic import scores
-from gradmend.sparse.dynamic.base import PatternScheduler, weakest
+from gradmend.sparse.dynamic.base import PatternScheduler, of_keys, without_weakest
 from gradmend.sparse.dynamic.carry import Optimizers
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.nn.weight import SparseWeight
@@ -50,8 +50,9 @@ class SET(PatternScheduler):
 
     def _next(self, number: int, weight: SparseWeight) -> Pattern:
         count = self._count(weight)
-        kept = weakest(weight, count)
-        return kept | kept.missing(count, self.generator)
+        size, kept = weight.pattern.size, without_weakest(weight, count)
+        new = of_keys(kept, size).missing(count, self.generator)
+        return of_keys(torch.cat([kept, new.keys()]), size)
 
     def state_dict(self) -> dict[str, Any]:
         drawn = None if self.generator is None else self.generator.get_state()
@@ -96,9 +97,9 @@ class RigL(SET):
 
     def _next(self, number: int, weight: SparseWeight) -> Pattern:
         count = self._count(weight)
-        kept = weakest(weight, count)
-        keys = scores.strongest(self.watchers[number].take(), kept, count, self.group)
-        return kept | Pattern.from_keys(keys, kept.size)
+        size, kept = weight.pattern.size, without_weakest(weight, count)
+        new = scores.strongest(self.watchers[number].take(), kept, size, count, self.group)
+        return of_keys(torch.cat([kept, new]), size)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

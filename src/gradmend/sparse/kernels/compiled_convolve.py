@@ -165,28 +165,19 @@ def outer(tag: str, runs: Runs) -> Kernel:
 
 
 @kept_on_disk
-def count_pairs(keys, base, deltas, found):  # type: ignore[no-untyped-def]
-    """found[k]: how many of base + deltas[k] are among keys; both ascend."""
-    for k in range(deltas.shape[0]):
-        n, i = 0, 0
-        for o in range(base.shape[0]):
-            wanted = base[o] + deltas[k]
-            while i < keys.shape[0] and keys[i] < wanted:
-                i += 1
-            if i < keys.shape[0] and keys[i] == wanted:
-                n += 1
-        found[k] = n
+def match(keys, base, delta, source, target):  # type: ignore[no-untyped-def]
+    """Which of base + delta are among keys; both ascend. Returns how many, their places are in source and target.
 
-
-@kept_on_disk
-def fill_pairs(keys, base, deltas, ptr, source, target):  # type: ignore[no-untyped-def]
-    for k in range(deltas.shape[0]):
-        at, i = ptr[k], 0
-        for o in range(base.shape[0]):
-            wanted = base[o] + deltas[k]
-            while i < keys.shape[0] and keys[i] < wanted:
-                i += 1
-            if i < keys.shape[0] and keys[i] == wanted:
-                source[at] = i
-                target[at] = o
-                at += 1
+    Both have room for one more than base: what is written is kept or written over, without a branch to guess.
+    """
+    n, i, last = 0, 0, keys.shape[0]
+    for o in range(base.shape[0]):
+        wanted = base[o] + delta
+        while i < last and keys[i] < wanted:
+            i += 1
+        if i == last:
+            break
+        source[n] = i
+        target[n] = o
+        n += keys[i] == wanted
+    return n

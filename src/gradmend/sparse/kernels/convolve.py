@@ -100,31 +100,47 @@ def outer(ptr: Tensor, source: Tensor, target: Tensor, X: Tensor, G: Tensor) -> 
     return out.sum(0) if shares > 1 else out[0]
 
 
-def pairs(keys: Tensor, base: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(ptr, source, target): for each delta, which of base + delta are among keys. Both ascend, nothing twice."""
+def pairs(
+    keys: Tensor, base: Tensor, deltas: Tensor, mirrored: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(ptr, source, target): for each delta, which of base + delta are among keys. Both ascend, nothing twice.
+
+    `mirrored`: keys and base number the same places, and the deltas are symmetric around the one that leads from each
+    place to itself, so that the last have the pairs of the first, turned round.
+    """
     for name, t in (("keys", keys), ("the base", base)):
         if t.dim() != 1 or bool((t[1:] <= t[:-1]).any()):
             raise SparseError(f"{name} must ascend, none of them twice.")
-    ptr = torch.zeros(deltas.shape[0] + 1, dtype=_INDEX, device=keys.device)
-    if keys.is_cpu and available() and base.shape[0] >= _FEW:
-        from gradmend.sparse.kernels import compiled_convolve
-
-        given = [t.contiguous().numpy() for t in (keys, base, deltas)]
-        compiled_convolve.count_pairs(*given, ptr.numpy()[1:])
-        ptr = ptr.cumsum(0)
-        source, target = (torch.empty(int(ptr[-1]), dtype=_INDEX) for _ in range(2))
-        compiled_convolve.fill_pairs(*given, ptr.numpy(), source.numpy(), target.numpy())
-        return ptr, source, target
-    sources, targets = [], []
-    for delta in deltas.tolist():
-        at = torch.searchsorted(keys, base + delta).clamp_(max=max(keys.shape[0] - 1, 0))
-        found = (keys[at] == base + delta).nonzero().squeeze(1) if keys.shape[0] else at[:0]
-        sources.append(at[found])
-        targets.append(found)
-    count = torch.tensor([t.shape[0] for t in sources], device=keys.device)
-    ptr[1:] = count.cumsum(0)
+    count = deltas.shape[0]
+    needed = count // 2 + 1 if mirrored else count
+    match = _compiled_match if keys.is_cpu and available() and base.shape[0] >= _FEW else _match
+    found = match(keys.contiguous(), base.contiguous(), deltas[:needed].tolist())
+    if mirrored:
+        found += [(target, source) for source, target in reversed(found[: count // 2])]
+    lengths = torch.tensor([0, *(source.shape[0] for source, _ in found)], device=keys.device)
     nothing = keys[:0]
-    return ptr, torch.cat([nothing, *sources]), torch.cat([nothing, *targets])
+    source, target = (torch.cat([nothing, *side]) for side in zip(*found, strict=True))
+    return lengths.cumsum(0), source, target
+
+
+def _compiled_match(keys: Tensor, base: Tensor, deltas: list[int]) -> list[tuple[Tensor, Tensor]]:
+    from gradmend.sparse.kernels import compiled_convolve
+
+    room = torch.empty(2, base.shape[0] + 1, dtype=_INDEX)
+    given, made = (keys.numpy(), base.numpy()), []
+    for delta in deltas:
+        n = compiled_convolve.match(*given, delta, room[0].numpy(), room[1].numpy())
+        made.append((room[0, :n].clone(), room[1, :n].clone()))
+    return made
+
+
+def _match(keys: Tensor, base: Tensor, deltas: list[int]) -> list[tuple[Tensor, Tensor]]:
+    made = []
+    for delta in deltas:
+        at = torch.searchsorted(keys, base + delta).clamp_(max=max(keys.shape[0] - 1, 0))
+        hit = (keys[at] == base + delta).nonzero().squeeze(1) if keys.shape[0] else at[:0]
+        made.append((at[hit], hit))
+    return made
 
 
 def _map(ptr: Tensor, source: Tensor, target: Tensor) -> tuple[int, ...]:

@@ -134,7 +134,11 @@ def between(inputs: Pattern, outputs: Pattern, window: Window) -> KernelMap:
     there[1:] *= stride
     steps = torch.zeros(reach.shape[0], 1 + reach.shape[1], dtype=torch.int64, device=device)
     steps[:, 1:] = reach
-    ptr, source, target = convolve.pairs(linear(here, size), linear(there, size), linear(steps.t(), size))
+    middle = tuple(n // 2 * d for n, d in zip(window.size, window.dilation, strict=True))
+    same = inputs is outputs and window.padding == middle and set(window.stride) == {1}
+    mirrored = same and all(n % 2 for n in window.size)
+    keys, base = linear(here, size), linear(there, size)
+    ptr, source, target = convolve.pairs(keys, base, linear(steps.t(), size), mirrored)
     return KernelMap(ptr, source, target, inputs.nnz, outputs.nnz)
 
 
