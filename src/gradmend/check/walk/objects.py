@@ -25,6 +25,8 @@ class Objects:
             return self._instance_method(owner, name, args, keywords, node)
         if isinstance(owner, Class) and name == "apply":
             return self.walk.functions.apply_function(owner, args, keywords, node)
+        for value in args if isinstance(owner, (Seq, Dict, Opaque)) else ():
+            self.walk.statements.share(value)  # it may be kept there
         if isinstance(owner, Seq):
             return self._seq_method(owner, name, args)
         if isinstance(owner, Dict):
