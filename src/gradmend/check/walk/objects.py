@@ -58,6 +58,11 @@ class Objects:
             return self._distribution(owner, name, args, node)
         if owner.nn == "ndarray":
             return self.walk.arrays.array_method(owner, name, args, node)
+        if owner.nn == "handle":
+            hooks, hook = owner.attrs.get("$hooks"), owner.attrs.get("$hook")
+            if name == "remove" and isinstance(hooks, Seq) and hook in hooks.items:
+                hooks.items.remove(hook)
+            return NONE
         if owner.nn == "super":
             return unknown()
         made = self.walk.module_methods.module_method(owner, name, args, keywords, node)
