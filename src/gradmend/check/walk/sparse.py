@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradmend.check import words
 from gradmend.check.findings import Severity
 from gradmend.check.values import NO, YES, Const, Instance, Seq, Tensor, Value, is_const
-from gradmend.check.walk.sparse_ops import NO_DERIVATIVE, NO_FORWARD
+from gradmend.check.walk.sparse_ops import DENSE_ONLY, NO_DERIVATIVE, NO_FORWARD
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -53,7 +53,7 @@ class Sparse:
     def _certain(self, owner: Tensor) -> bool:
         """Is it sparse here? Past a branch that was not decided, the branch may have asked just that."""
         there = (owner.attrs or {}).get("$path")
-        return not isinstance(there, Const) or all(pair in there.value for pair in self.walk.path)
+        return isinstance(there, Const) and all(pair in there.value for pair in self.walk.path)
 
     def refuse(
         self, owner: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: Any
@@ -98,7 +98,7 @@ class Sparse:
     def operator(self, op: str, left: Value, right: Value, node: ast.AST) -> None:
         """`A + 1`, `A / D`: with a dense right side there is no such thing."""
         a, b = _layout(left), _layout(right)
-        if not all(self._certain(v) for v in (left, right) if isinstance(v, Tensor)):
+        if not all(self._certain(v) for v in (left, right) if isinstance(v, Tensor) and _layout(v)):
             return
         if op in ("add", "sub") and ((a and _dense(right)) or (b and _number(left))):
             self._tell("GM311", node, "a sparse tensor plus a dense one, in this order: PyTorch refuses it")
@@ -142,7 +142,7 @@ class Sparse:
         for tensor in tensors:
             if not any(s.has_grad for s in tensor.storages) or tensor.opaque or tensor.grad == NO:
                 continue
-            if tensor.sparse == GRADIENT and kind in _DENSE_ONLY:
+            if tensor.sparse == GRADIENT and kind in DENSE_ONLY:
                 what = f"{kind} takes no sparse gradients, and the Embedding with sparse=True gives one"
                 self._tell("GM308", node, what)
             elif tensor.sparse != GRADIENT and kind == "SparseAdam" and tensor.param:
@@ -178,8 +178,3 @@ def _dense(value: Value) -> bool:
     return _number(value) or (
         isinstance(value, Tensor) and not value.opaque and not value.sparse and not value.uncertain
     )
-
-
-_DENSE_ONLY = frozenset(
-    "Adam AdamW RMSprop Adadelta Adamax NAdam RAdam Rprop ASGD Adafactor Muon".split()
-)  # on torch 2.13, by running each
