@@ -44,6 +44,7 @@ def analyse(file: str, tree: ast.Module, project: Project) -> Analysis:
 
 def _guarded(walker: Walker, walk: Callable[[], object], module: Module, node: ast.AST) -> None:
     """Walk, whatever comes, and begin anew after it."""
+    walker.ledger.since = walker.ledger.tick
     try:
         walk()
     except Enough:

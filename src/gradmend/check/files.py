@@ -172,10 +172,20 @@ def _fitted_fix(fix: StaticFix | None, lines: list[str]) -> StaticFix | None:
             if edit.text.startswith("with "):
                 return None
             edit = replace(edit, text=edit.text.partition("\n")[0] + "; ")
+        elif "\n" in edit.text:
+            edit = replace(edit, text=_indented(edit.text, first))
         edits.append(edit)
     name = fix.edits[0].text.partition(" = ")[0]
     safe = fix.safe and is_alone("\n".join(lines), name, fix.edits[0].line)
     return replace(fix, edits=tuple(edits), safe=safe)
+
+
+def _indented(text: str, line: str) -> str:
+    """The text of an insertion, its second line indented as the line it stands before: tabs stay tabs."""
+    margin = line[: len(line) - len(line.lstrip())]
+    head, _, tail = text.partition("\n")
+    more = tail[len(margin) :]
+    return f"{head}\n{margin}{more.replace('    ', chr(9)) if chr(9) in margin else more}"
 
 
 def _characters(line: str, column: int) -> int:

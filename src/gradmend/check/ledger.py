@@ -52,6 +52,7 @@ class Ledger:
     findings: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
     tick: int = 0
     backwards: int = 0
+    since: int = 0  # what was kept before this tick belongs to another trial
 
     def now(self) -> int:
         self.tick += 1
@@ -119,6 +120,8 @@ class Ledger:
         return leaves
 
     def _judge(self, save: Save, place: Place, path: Path, assumed: bool) -> None:
+        if save.tick <= self.since:
+            return
         for write in save.storage.writes:
             if (
                 write.tick <= save.tick

@@ -70,6 +70,7 @@ class Tensor(Value):
         "attrs",
         "base",
         "base_age",
+        "bound",
         "edited",
         "expanded",
         "function_view",
@@ -101,6 +102,7 @@ class Tensor(Value):
         self.leaf = node is None
         self.base: Tensor | None = None
         self.base_age = 0
+        self.bound = False  # a name holds it already
         self.age = 0  # counts the writes that changed its node
         self.many = False  # one of several views of one call
         self.expanded = False

@@ -142,7 +142,7 @@ class Classes:
         if hooked:
             result = self._hooked(result, node)
         hooks = owner.attrs.get("$hooks")
-        for hook in hooks.items if isinstance(hooks, Seq) else ():
+        for hook in list(hooks.items) if isinstance(hooks, Seq) else ():
             changed = self.walk.calls.call_value(hook, [owner, Seq(list(args), "tuple"), result], {}, node)
             if not (isinstance(changed, Const) and changed.value is None) and not isinstance(changed, Opaque):
                 result = changed
@@ -151,7 +151,7 @@ class Classes:
     def _prepared(self, owner: Instance, args: list[Value], node: ast.AST) -> list[Value]:
         """The arguments after the module's forward pre-hooks."""
         hooks = owner.attrs.get("$pre_hooks")
-        for hook in hooks.items if isinstance(hooks, Seq) else ():
+        for hook in list(hooks.items) if isinstance(hooks, Seq) else ():
             changed = self.walk.calls.call_value(hook, [owner, Seq(list(args), "tuple")], {}, node)
             if isinstance(changed, Seq):
                 args = list(changed.items)

@@ -51,6 +51,7 @@ class Containers:
         made = Dict({})
         for key, value in zip(node.keys, node.values, strict=True):
             got = self.walk.eval(value)
+            self.walk.statements.share(got)
             if key is None:
                 if isinstance(got, Dict):
                     made.items.update(got.items)

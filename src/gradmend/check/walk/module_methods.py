@@ -148,9 +148,11 @@ class ModuleMethods:
             return NONE
         if name in ("register_forward_hook", "register_forward_pre_hook") and args:
             hooks = owner.attrs.setdefault("$pre_hooks" if "_pre_" in name else "$hooks", Seq([]))
+            handle = Instance(None, "handle")
             if isinstance(hooks, Seq) and len(hooks.items) < 4:
                 hooks.items.append(args[0])
-            return unknown()
+                handle.attrs = {"$hooks": hooks, "$hook": args[0]}
+            return handle
         if name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
             self.walk.store(owner.attrs, "$backward_hooks", Const(True))
             if args:

@@ -25,6 +25,8 @@ class Objects:
             return self._instance_method(owner, name, args, keywords, node)
         if isinstance(owner, Class) and name == "apply":
             return self.walk.functions.apply_function(owner, args, keywords, node)
+        for value in args if isinstance(owner, (Seq, Dict, Opaque)) else ():
+            self.walk.statements.share(value)  # it may be kept there
         if isinstance(owner, Seq):
             return self._seq_method(owner, name, args)
         if isinstance(owner, Dict):
@@ -56,6 +58,11 @@ class Objects:
             return self._distribution(owner, name, args, node)
         if owner.nn == "ndarray":
             return self.walk.arrays.array_method(owner, name, args, node)
+        if owner.nn == "handle":
+            hooks, hook = owner.attrs.get("$hooks"), owner.attrs.get("$hook")
+            if name == "remove" and isinstance(hooks, Seq) and hook in hooks.items:
+                hooks.items.remove(hook)
+            return NONE
         if owner.nn == "super":
             return unknown()
         made = self.walk.module_methods.module_method(owner, name, args, keywords, node)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradmend.check import words
 from gradmend.check.findings import Severity
 from gradmend.check.values import NO, YES, Const, Instance, Seq, Tensor, Value, is_const
-from gradmend.check.walk.sparse_ops import NO_DERIVATIVE, NO_FORWARD
+from gradmend.check.walk.sparse_ops import DENSE_ONLY, NO_DERIVATIVE, NO_FORWARD
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -42,14 +42,25 @@ class Sparse:
             isinstance(n, Const) and isinstance(n.value, int) for n in size.items
         ):
             made.attrs = {"$size": Const(tuple(n.value for n in size.items))}  # type: ignore[attr-defined]
+        self.born(made)
         if self.walk.forward_mode:
             self._tell("GM319", node, f"{name}() under forward-mode differentiation has no derivative")
         return made
+
+    def born(self, made: Tensor) -> None:
+        made.attrs = {**(made.attrs or {}), "$path": Const(self.walk.path)}
+
+    def _certain(self, owner: Tensor) -> bool:
+        """Is it sparse here? Past a branch that was not decided, the branch may have asked just that."""
+        there = (owner.attrs or {}).get("$path")
+        return isinstance(there, Const) and all(pair in there.value for pair in self.walk.path)
 
     def refuse(
         self, owner: Tensor, name: str, args: list[Value], keywords: dict[str, Value], node: Any
     ) -> None:
         """Say what an op or a method does to a sparse tensor that it can't do."""
+        if not self._certain(owner):
+            return
         live = self.walk.tensors.grad_of(owner) == YES and self.walk.grad_mode is not False
         reduced = bool(args) or "dim" in keywords
         if name in ("numpy", "__array__"):
@@ -87,6 +98,8 @@ class Sparse:
     def operator(self, op: str, left: Value, right: Value, node: ast.AST) -> None:
         """`A + 1`, `A / D`: with a dense right side there is no such thing."""
         a, b = _layout(left), _layout(right)
+        if not all(self._certain(v) for v in (left, right) if isinstance(v, Tensor) and _layout(v)):
+            return
         if op in ("add", "sub") and ((a and _dense(right)) or (b and _number(left))):
             self._tell("GM311", node, "a sparse tensor plus a dense one, in this order: PyTorch refuses it")
         elif op == "div" and a and isinstance(right, Tensor) and _dense(right):
@@ -104,14 +117,15 @@ class Sparse:
         ):
             if name in _KEEP:
                 made.sparse = COALESCED if name == "coalesce" else owner.sparse
-                if owner.attrs and "$size" in owner.attrs and made is not owner:
-                    made.attrs = {**(made.attrs or {}), "$size": owner.attrs["$size"]}
+                if owner.attrs and made is not owner:
+                    told = {k: v for k, v in owner.attrs.items() if k.startswith("$")}
+                    made.attrs = {**(made.attrs or {}), **told}
             elif not name.startswith("to_sparse"):
                 made.sparse = ""
         return made
 
     def assigned(self, owner: Value, node: ast.AST) -> None:
-        if _layout(owner):
+        if isinstance(owner, Tensor) and _layout(owner) and self._certain(owner):
             self._tell("GM314", node, "assignment to a part of a sparse tensor: PyTorch refuses it")
 
     def batched(self, data: Value, keywords: dict[str, Value], node: ast.AST) -> None:
@@ -128,7 +142,7 @@ class Sparse:
         for tensor in tensors:
             if not any(s.has_grad for s in tensor.storages) or tensor.opaque or tensor.grad == NO:
                 continue
-            if tensor.sparse == GRADIENT and kind in _DENSE_ONLY:
+            if tensor.sparse == GRADIENT and kind in DENSE_ONLY:
                 what = f"{kind} takes no sparse gradients, and the Embedding with sparse=True gives one"
                 self._tell("GM308", node, what)
             elif tensor.sparse != GRADIENT and kind == "SparseAdam" and tensor.param:
@@ -164,8 +178,3 @@ def _dense(value: Value) -> bool:
     return _number(value) or (
         isinstance(value, Tensor) and not value.opaque and not value.sparse and not value.uncertain
     )
-
-
-_DENSE_ONLY = frozenset(
-    "Adam AdamW RMSprop Adadelta Adamax NAdam RAdam Rprop ASGD Adafactor Muon".split()
-)  # on torch 2.13, by running each

@@ -1,4 +1,4 @@
-"""Methods of a sparse COO tensor that PyTorch refuses (2.13); tests/check/test_sparse_ops.py runs each."""
+"""What PyTorch refuses of sparse tensors and sparse gradients (2.13); tests/check/test_sparse_ops.py runs each."""
 
 from __future__ import annotations
 
@@ -14,3 +14,5 @@ NO_FORWARD = frozenset(
 NO_DERIVATIVE = frozenset(
     "asin asinh atan atanh erf erfinv expm1 norm relu sgn sin sinh sqrt tan tanh nan_to_num".split()
 )
+# Optimizers that take no sparse gradients.
+DENSE_ONLY = frozenset("Adam AdamW RMSprop Adadelta Adamax NAdam RAdam Rprop ASGD Adafactor Muon".split())

@@ -39,8 +39,10 @@ class Statements:
         value = self.walk.eval(node.value)
         if isinstance(value, Tensor) and not value.name and isinstance(node.targets[0], ast.Name):
             value.name = node.targets[0].id
-        if not isinstance(node.value, (ast.Call, ast.BinOp)):
+        if not isinstance(node.value, (ast.Call, ast.BinOp)) or (isinstance(value, Tensor) and value.bound):
             self.share(value)
+        if isinstance(value, Tensor):
+            value.bound = True
         for target in node.targets:
             if isinstance(target, ast.Subscript):
                 self.walk.parts.shifted(target, node.value, value, node)

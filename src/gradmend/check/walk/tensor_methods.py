@@ -224,6 +224,7 @@ class TensorMethods:
             made_sparse = self.walk.tensors.apply("clone", node, {"self": tensor}, shown=name)
             if isinstance(made_sparse, Tensor):
                 made_sparse.sparse = CSR if name.endswith("csr") else COALESCED
+                self.walk.sparse.born(made_sparse)
             return made_sparse
         if name == "values" and tensor.sparse:
             made = self.walk.tensors.look(tensor, node, "values")
