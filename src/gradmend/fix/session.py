@@ -15,8 +15,7 @@ from gradmend.fix.apply import apply
 from gradmend.fix.cost import Cost, measure
 from gradmend.fix.plan import Plan, Planner
 from gradmend.fix.proof.runs import Runner
-
-_ALL_TRIALS = 3  # times the limit of one trial, for all of them together
+from gradmend.running.output import coloured
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def fix(
 ) -> Outcome:
     cost: Cost | None = None
     with _progress() as tell, Runner(script, argv, Path.cwd(), steps, seconds) as runner:
-        planner = Planner(runner, tell, _ALL_TRIALS * seconds)
+        planner = Planner(runner, tell, seconds)
         plan = planner.plan()
         if plan.status == "proven" and time.monotonic() < planner.until:
             tell("measuring the cost")
@@ -77,12 +76,17 @@ def _print_diff(patch: str, colour: bool) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """A line on stderr that says what is tried; nothing where nobody looks."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
+    """A line on stderr that says what is tried, and since when."""
+    began = time.monotonic()
+
+    def timed(text: str) -> str:
+        return f"{time.monotonic() - began:.0f} s: {text}"
+
+    if not coloured(sys.stderr) or not sys.stderr.isatty():
+        yield lambda text: print(f"gradmend: {timed(text)}", file=sys.stderr, flush=True)
         return
     from rich.console import Console
 
     console = Console(stderr=True)
     with console.status("starting") as status:
-        yield lambda text: status.update(text)
+        yield lambda text: status.update(timed(text))

@@ -1,7 +1,6 @@
 """Edits that mean another gradient: shown beside the proven one, for the author to choose, never chosen for them.
 
-- `carried`: state that goes from one iteration to the next is detached (truncated backpropagation through time).
-- `recomputed`: what the later loss needs is computed again after the update (the gradient at the new parameters).
+State that goes from one iteration to the next is detached (truncated backpropagation through time).
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from gradmend.fix.rewrites import syntax
 from gradmend.fix.tree import Tree
 
 DETACHED = "gradients stop at the state carried over; no graph of earlier steps is kept"
-AGAIN = "the gradient is taken at the updated parameters; one more forward"
 
 
 # -- detach what is carried over ---------------------------------------------------------------------
@@ -89,59 +87,3 @@ def _held(project: Project) -> Iterator[Candidate]:
                 cuts = [tree.cut(n, f"{name}.detach()") for n in reads]
                 title = f"detach `{name}` where line {tree.lines(node)[0]} goes on from it"
                 yield Candidate(title, "detach", 1, {file: tree.replace(*cuts)}, DETACHED)
-
-
-# -- compute again after the update ------------------------------------------------------------------
-def recomputed(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for _, event in syntax.events(facts):
-        for _, place, tree in syntax.spots(project, event.chain):
-            for at in facts.backward:
-                written, asked = tree.statements(place.line, place), tree.statements(at.line, at)
-                if at.file != place.file or not written or not asked:
-                    continue
-                if tree.scope(written[0]) is not tree.scope(asked[0]):
-                    continue
-                new = _again(tree, written[0], asked[0])
-                if new is not None:
-                    title = f"compute the loss of line {at.line} again after line {place.line}"
-                    yield Candidate(title, "recompute", 0, {place.file: new}, AGAIN)
-
-
-def _again(tree: Tree, update: cst.CSTNode, backward: cst.CSTNode) -> str | None:
-    """The statements above the update that the loss comes from, once more in front of its backward."""
-    line, goal = tree.parent(update), tree.parent(backward)
-    block = tree.parent(goal) if goal is not None else None
-    if (
-        not isinstance(block, (cst.IndentedBlock, cst.Module))
-        or line is None
-        or tree.parent(line) is not block
-    ):
-        return None
-    body: list[cst.CSTNode] = list(block.body)
-    here = next(i for i, n in enumerate(body) if n is line)
-    there = next(i for i, n in enumerate(body) if n is goal)
-    if here >= there:
-        return None
-    wanted = {n.value for n in syntax.walk(backward) if isinstance(n, cst.Name)}
-    again: list[str] = []
-    for above in reversed(body[:there]):
-        small = above.body[0] if isinstance(above, cst.SimpleStatementLine) and len(above.body) == 1 else None
-        if not isinstance(small, cst.Assign):
-            continue
-        made = {n.value for t in small.targets for n in syntax.walk(t.target) if isinstance(n, cst.Name)}
-        if not made & wanted:
-            continue
-        wanted |= {n.value for n in syntax.walk(small.value) if isinstance(n, cst.Name)}
-        # Data, noise and what is made below the update stay as they are.
-        late = tree.span(small)[0] > tree.span(update)[1]
-        if (
-            not late
-            and syntax.has_call(small.value)
-            and not any(w in tree.code(small) for w in ("rand", "next("))
-        ):
-            again.insert(0, tree.code(small))
-    if not again:
-        return None
-    first = tree.span(body[here + 1])[0]
-    joint = tree.newline + tree.indent(backward)
-    return tree.replace((first, first, "".join(f"{text}{joint}" for text in again)))
