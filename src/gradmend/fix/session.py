@@ -15,7 +15,7 @@ from gradmend.fix.apply import apply
 from gradmend.fix.cost import Cost, measure
 from gradmend.fix.plan import Plan, Planner
 from gradmend.fix.proof.runs import Runner
-from gradmend.running.output import coloured
+from gradmend.report.colour import coloured, painted_diff
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,23 @@ class Outcome:
 
 
 def fix(
-    script: Path, argv: list[str], *, steps: int, seconds: float, write: bool, unsafe: bool, colour: bool
+    script: Path,
+    argv: list[str],
+    *,
+    steps: int,
+    seconds: float,
+    write: bool,
+    unsafe: bool,
+    colour: bool,
+    module: str | None = None,
+    allow: frozenset[str] = frozenset(),
 ) -> Outcome:
+    """`module`: run it as `python -m` would; `allow`: what trials may reach beside their copy (processes, network)."""
     cost: Cost | None = None
-    with _progress() as tell, Runner(script, argv, Path.cwd(), steps, seconds) as runner:
+    with (
+        _progress() as tell,
+        Runner(script, argv, Path.cwd(), steps, seconds, module=module, allow=allow) as runner,
+    ):
         planner = Planner(runner, tell, seconds)
         plan = planner.plan()
         if plan.status == "proven" and time.monotonic() < planner.until:
@@ -65,13 +78,7 @@ def _say(plan: Plan, cost: Cost | None, written: bool, wanted: bool) -> int:
 
 
 def _print_diff(patch: str, colour: bool) -> None:
-    if not colour:
-        sys.stdout.write(patch)
-        return
-    from rich.console import Console
-    from rich.syntax import Syntax
-
-    Console().print(Syntax(patch, "diff", background_color="default"))
+    sys.stdout.write(painted_diff(patch) if colour else patch)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import pickle
 import random
@@ -76,13 +77,21 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     mode = request["mode"]
     recorder = Recorder(request["limit"], request["roots"], retain=request.get("retain", False))
     recorder.install(mode)
+    from gradmend.fix.proof.confine import confine
     from gradmend.fix.proof.guard import Guard
 
     Guard(request["scratch"]).install()
-    code = _compiled(request["script"])
+    with open(request["script"], "rb") as file:
+        ranks = b"init_process_group" in file.read()
+    confine(request["scratch"], request.get("allow", ()), extra, ranks, request.get("kernel", True))
     main = types.ModuleType("__main__")
     main.__file__ = request["script"]
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    code = _compiled(request["script"])
+    if request.get("module"):
+        main.__spec__ = importlib.util.find_spec(request["module"])
+        assert main.__spec__ is not None
+        main.__package__ = main.__spec__.parent
     sys.modules["__main__"] = main
     error: dict[str, Any] | None = None
     outcome = "finished"

@@ -65,9 +65,18 @@ class Runner:
     """Trial runs of one script. Use as a context manager: nothing is left behind, also after Ctrl-C."""
 
     def __init__(
-        self, script: Path, argv: list[str], cwd: Path, steps: int, seconds: float, host: Host | None = None
+        self,
+        script: Path,
+        argv: list[str],
+        cwd: Path,
+        steps: int,
+        seconds: float,
+        host: Host | None = None,
+        module: str | None = None,
+        allow: frozenset[str] = frozenset(),
     ) -> None:
         self.scratch = Scratch(script, cwd)
+        self.module, self.allow = module, allow
         self.argv, self.steps, self.seconds = argv, steps, seconds
         self.host = host or Host(preload(self.scratch.script))
         self._own = host is None
@@ -108,7 +117,9 @@ class Runner:
             "script": script,
             "argv": self.argv,
             "cwd": scratch.inside(tree, scratch.cwd) if inside else str(scratch.cwd),
-            "path0": os.path.dirname(script),
+            "path0": scratch.inside(tree, scratch.cwd) if self.module and inside else os.path.dirname(script),
+            "module": self.module,
+            "allow": sorted(self.allow),
             "mapping": {str(scratch.root): str(tree)},
             "roots": [str(tree)],
             "scratch": str(scratch.top),
