@@ -253,6 +253,8 @@ class Planner:
     # -- the search --------------------------------------------------------------------------------
     def _search(self, judge: Judge, project: Project, plain: Run, healed: Run) -> Plan:
         found = self._solve(judge, project, plain, healed, [])
+        if found is None and judge.stale:
+            self.ambiguous = OPTIONS
         if found is None:
             why = "no candidate was proven"
             if self.out_of_time:

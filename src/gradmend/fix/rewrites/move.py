@@ -119,8 +119,9 @@ def _needed(tree: Tree, unit: cst.CSTNode, between: Sequence[cst.CSTNode]) -> bo
     made: set[str] = set()
     if isinstance(small, cst.Assign):
         made = {n.value for t in small.targets for n in _names(t.target)}
-    if small is not None and not isinstance(small, cst.Return):
-        made |= {t.value for t in written(small) if isinstance(t, cst.Name)}
+    for inner in tree.inside(unit):
+        if isinstance(inner, cst.BaseSmallStatement):
+            made |= {t.value for t in written(inner) if isinstance(t, cst.Name)}
     read = {
         n.value
         for part in between

@@ -14,11 +14,13 @@ from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.tree import Tree
 
+ALONE = "gradients of earlier losses are not added again; no graph of earlier steps is kept"
 DETACHED = "gradients stop at the state carried over; no graph of earlier steps is kept"
 
 
 # -- detach what is carried over ---------------------------------------------------------------------
 def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
+    yield from _totals(project, facts)
     for place in facts.backward:
         tree = project.tree(place.file)
         for statement in tree.statements(place.line, place) if tree else ():
@@ -35,6 +37,29 @@ def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
                 title = f"detach {told} after the backward() on line {place.line}"
                 yield Candidate(title, "detach", 0, {place.file: tree.replace((at, at, text))}, DETACHED)
     yield from _held(project)
+
+
+def _totals(project: Project, facts: Facts) -> Iterator[Candidate]:
+    """`total += loss; total.backward()` in a loop -> `total += loss.item(); loss.backward()`: each loss goes back once."""
+    for place in facts.backward:
+        tree = project.tree(place.file)
+        for statement in tree.statements(place.line, place) if tree else ():
+            assert tree is not None
+            call = statement.value if isinstance(statement, cst.Expr) else None
+            root = (
+                call.func.value
+                if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
+                else None
+            )
+            for node in tree.inside(tree.scope(statement)) if isinstance(root, cst.Name) else ():
+                if not isinstance(node, cst.AugAssign) or not isinstance(node.value, cst.Name):
+                    continue
+                if root is None or tree.code(node.target) != tree.code(root):
+                    continue
+                loss = node.value.value
+                cuts = [tree.cut(node.value, f"{loss}.item()"), tree.cut(root, loss)]
+                title = f"call backward() on `{loss}` alone (line {place.line}), and let `{tree.code(root)}` be a number"
+                yield Candidate(title, "detach", 0, {place.file: tree.replace(*cuts)}, ALONE)
 
 
 def _carried(tree: Tree, loop: cst.For | cst.While) -> list[str]:

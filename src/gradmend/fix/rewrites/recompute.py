@@ -134,10 +134,13 @@ def _brought_in(tree: Tree, file: str, outer: list[cst.CSTNode], home: cst.CSTNo
 
 
 def _computes(line: cst.CSTNode) -> bool:
-    """A call of something with a small first letter: no constructor."""
-    calls = [n for n in syntax.walk(line) if isinstance(n, cst.Call)]
-    names = [syntax.dotted(c.func).rsplit(".", 1)[-1] for c in calls]
-    return any(name and not name[0].isupper() for name in names)
+    """Does it call something, and not just a constructor?"""
+    small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    value = small.value if isinstance(small, cst.Assign) else None
+    if value is None or not syntax.has_call(value):
+        return False
+    name = syntax.dotted(value.func).rsplit(".", 1)[-1] if isinstance(value, cst.Call) else ""
+    return not name[:1].isupper()
 
 
 def _made(line: cst.CSTNode) -> set[str]:
