@@ -22,7 +22,7 @@ endif
 
 .PHONY: axe demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
-demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
+demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
 
 test: $(READY)  ## Every test that needs no third-party models.
@@ -79,8 +79,8 @@ venv: $(READY)
 # torch comes first and alone, pinned, so that no other package can choose one.
 $(READY): pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
 
 $(OTHERS)/%-$(notdir $(PYTHON))/.ready: pyproject.toml tools/torch_env.py $(COMPILED)
@@ -97,7 +97,7 @@ $(WORLD)/.ready: pyproject.toml constraints.txt $(COMPILED)
 $(BENCH)/.ready: pyproject.toml constraints.txt $(COMPILED) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r benchmarks/requirements.txt
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[sparse]" -r benchmarks/requirements.txt
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sparselab==0.2.2
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-build-isolation \
 		sparseprop==0.1.14

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.program:
         raise UsageError("no program given: gradmend fix SCRIPT [ARGS...]")
+    if find_spec("libcst") is None:
+        raise UsageError("fix: libcst is not installed: pip install 'gradmend[fix]'")
     script, *argv = args.program
     if script.startswith("-"):
         raise UsageError(f"unknown option {script}: options of gradmend come before the script")
