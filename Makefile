@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORLD  := .venv-world
 BENCH  := .venv-bench
+DOCSENV := .venv-docs
 # Another release of torch, in an environment of its own: `make test-torch TORCH=2.15.0 [PYTHON=python3.13]`.
 TORCH  ?=
 OTHERS := .venv-torch
@@ -20,7 +21,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo docs pages test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -103,6 +104,19 @@ $(BENCH)/.ready: pyproject.toml constraints.txt $(COMPILED) benchmarks/requireme
 		sparseprop==0.1.14
 	@touch $@
 
+pages: $(READY)  ## Pages and pictures that are made from real runs; minutes.
+	cd tools/site && ../../$(BIN)/python ops.py && ../../$(BIN)/python claims.py && ../../$(BIN)/python how_to.py \
+		&& ../../$(BIN)/python pictures.py
+	$(BIN)/python tools/make_notebook.py
+
+docs: $(DOCSENV)/.ready  ## The site, with strict links, into build/site. Needs no torch.
+	NO_MKDOCS_2_WARNING=1 $(DOCSENV)/bin/mkdocs build --quiet --strict
+
+$(DOCSENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCSENV)
+	$(DOCSENV)/bin/pip install -qq --disable-pip-version-check "mkdocs-material>=9.6" "mkdocstrings[python]>=0.29"
+	@touch $@
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -121,4 +135,4 @@ types: $(READY)
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(WORLD) $(BENCH) $(OTHERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(WORLD) $(BENCH) $(DOCSENV) $(OTHERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
