@@ -71,6 +71,7 @@ tables: $(READY)  ## What is generated and committed: slots that backward never 
 	$(BIN)/python tools/make_ops.py
 	$(BIN)/python tools/make_rule_docs.py
 	$(BIN)/python tools/sparse_table.py
+	$(BIN)/python tools/make_sparse_stubs.py
 
 check-corpus: $(READY)  ## The static check over the sources of torch and ten libraries, and its table: docs/check-corpus.md.
 	$(BIN)/python tools/check_corpus.py

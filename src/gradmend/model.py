@@ -215,6 +215,7 @@ class Conflict:
     why: str = ""  # the formula, in words
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
+    edit: str = ""  # the first edit to try, in one line
     fixes: tuple[Fix, ...] = ()
     history: History | None = None
 
@@ -245,6 +246,7 @@ class Conflict:
             "why": self.why,
             "notes": list(self.notes),
             "help": list(self.help),
+            "edit": self.edit,
             "fixes": [asdict(f) for f in self.fixes],
             "history": self.history.as_json() if self.history else None,
         }
@@ -277,7 +279,7 @@ class Span:
 class Story:
     """A conflict told to people: one line, the places, context (notes) and what to do (helps)."""
 
-    level: Literal["error", "warning", "note"]
+    level: Literal["error", "warning", "note", "healed"]
     code: str
     message: str
     spans: tuple[Span, ...] = ()
@@ -297,6 +299,15 @@ class Session:
 
     def __iter__(self) -> Iterator[Conflict]:
         return iter(self.conflicts)
+
+    def __str__(self) -> str:
+        """What happened, a line for each conflict; `gradmend report` and the exceptions tell it at length."""
+        lines = [f"{self.outcome}: {len(self.conflicts)} conflict{'' if len(self.conflicts) == 1 else 's'}"]
+        for c in self.conflicts:
+            times = f" ({c.times} times)" if c.times > 1 else ""
+            where = f" {c.culprits[0].file}:{c.culprits[0].line}" if c.culprits else ""
+            lines.append(f"  {c.rule}{where}: {c.message}{times}")
+        return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         return {

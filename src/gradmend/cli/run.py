@@ -13,7 +13,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="run a program and stop at the first conflict with its story",
-        usage="gradmend run [--heal | --audit [--audit-calls N]] [--report OUT.json] [--html OUT.html] [--paranoid] [--budget SIZE] "
+        usage="gradmend run [--heal [--retain] | --audit [--audit-calls N]] [--report OUT.json] [--html OUT.html] [--paranoid] [--budget SIZE] "
         "(SCRIPT | -m MODULE) [ARGS...]",
         description="Runs the program as `python SCRIPT` would; its stdout stays its own, our words go to stderr.",
     )
@@ -35,6 +35,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--paranoid", action="store_true", help="fingerprint every saved tensor")
     parser.add_argument(
         "--budget", metavar="SIZE", help="with --heal: keep at most this much, for example 512MB"
+    )
+    parser.add_argument(
+        "--retain",
+        action="store_true",
+        help="with --heal: keep graphs, so that a second backward goes through what the first would have freed",
     )
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument(
@@ -66,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
         html=args.html,
         paranoid=args.paranoid,
         budget=parse(args.budget),
+        retain=args.retain,
     )
+    if args.retain and not args.heal:
+        raise UsageError("--retain goes with --heal")
     if args.audit:
         from gradmend.running.audit import audit_program
 

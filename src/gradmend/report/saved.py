@@ -69,6 +69,7 @@ def _conflict(data: dict[str, Any]) -> Conflict:
         why=data.get("why", ""),
         notes=tuple(data.get("notes", ())),
         help=tuple(data.get("help", ())),
+        edit=data.get("edit", ""),
         fixes=tuple(
             Fix(**{**f, "edits": tuple(Edit(**e) for e in f.get("edits", ()))}) for f in data.get("fixes", ())
         ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import TextIO
 
 from gradmend.model import Conflict, Session
 
@@ -15,6 +17,10 @@ _MOST_STORIES = 5
 
 
 def write(session: Session, report: str | None, html: str | None) -> None:
+    if report or html:
+        from gradmend.story.advice import advised
+
+        session = dataclasses.replace(session, conflicts=[advised(c) for c in session.conflicts])
     if report:
         replace(report, json.dumps(session.as_json(), indent=2) + "\n")
     if html:
@@ -45,25 +51,45 @@ def _umask() -> int:
 
 def say(session: Session, stopped_by: Conflict | None = None) -> None:
     """The stories on stderr, the one that stopped the program last and in full."""
-    from gradmend.api.watching import words_of
+    from gradmend.report.terminal import render
+    from gradmend.story.telling import tell, together
 
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    colour = coloured(sys.stderr)
     width = shutil.get_terminal_size((100, 24)).columns
-    rest = [c for c in session.conflicts if c is not stopped_by]
+
+    def show(conflict: Conflict, healed: bool = False) -> None:
+        print("\n" + render(tell(conflict, healed), colour=colour, width=width), file=sys.stderr)
+
+    rest = together([c for c in session.conflicts if c is not stopped_by])
     for conflict in rest[:_MOST_STORIES]:
-        print("\n" + words_of(conflict, colour=colour, width=width), file=sys.stderr)
+        show(conflict, healed=session.outcome == "healed" and conflict.kind != "refused-but-right")
     if len(rest) > _MOST_STORIES:
         print(f"\n... and {len(rest) - _MOST_STORIES} more; --report OUT.json has them all", file=sys.stderr)
     if stopped_by is not None:
-        print("\n" + words_of(stopped_by, colour=colour, width=width), file=sys.stderr)
+        show(stopped_by)
     elif session.outcome == "healed":
         healed = [c for c in session.conflicts if c.kind != "refused-but-right"]
         kept = sum(c.healed_bytes for c in healed)
         times = sum(c.times for c in healed)
+        places = len(together(healed))
         print(
-            f"\ngradmend: healed {times} overwritten values at {len(healed)} places, {kept} bytes kept",
+            f"\ngradmend: healed {count(times, 'overwritten value')} at {count(places, 'line')}, "
+            f"{count(kept, 'byte')} kept",
             file=sys.stderr,
         )
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def coloured(stream: TextIO) -> bool:
+    """Colours as other programs have them: NO_COLOR and TERM=dumb turn them off, FORCE_COLOR on."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "") not in ("", "0"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def say_of_children(children: Sequence[tuple[str, Session]], alone: Sequence[str]) -> None:

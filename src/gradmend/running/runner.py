@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gradmend.errors import ConflictError, attached
+from gradmend.errors import ConflictError, attached, pytorch_says
 from gradmend.folder import OURS
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
@@ -33,6 +33,7 @@ class Options:
     html: str | None = None
     paranoid: bool = False
     budget: int | None = None
+    retain: bool = False
 
     def command(self) -> list[str]:
         """As one would type it."""
@@ -45,7 +46,9 @@ def run_program(options: Options) -> int:
     go = (launch.module if options.module else launch.script)(options.target, options.args)
     from gradmend.api.watching import Watching
 
-    watching = Watching("heal" if options.heal else "watch", options.budget, options.paranoid)
+    watching = Watching(
+        "heal" if options.heal else "watch", options.budget, options.paranoid, options.retain, aloud=False
+    )
     owner = os.getpid()
     orders = children.Orders("", "heal" if options.heal else "watch", options.paranoid, options.budget)
     with children.folder() as folder:
@@ -170,7 +173,9 @@ def _print_traceback(error: BaseException) -> None:
     lines = list(summary.format())
     if attached(error) is not None and error.__cause__ is None and error.__context__ is None:
         # The story follows in full; the traceback only says how the program got there.
-        words = "the story follows" if isinstance(error, ConflictError) else str(error)
+        words = str(error)
+        if isinstance(error, ConflictError):
+            words = pytorch_says(error.conflict) or "the story follows"
         lines = ["Traceback (most recent call last):\n", *summary.stack.format()]
         lines.append(f"{type(error).__name__}: {words}\n")
     print("".join(lines), end="", file=sys.stderr)

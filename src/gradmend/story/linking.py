@@ -20,6 +20,8 @@ from gradmend.story.history import history
 from gradmend.story.holders import holder, lies_in, shape_of
 from gradmend.story.knowledge import Knowledge, by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
+from gradmend.story.why import why
+from gradmend.story.words import is_direct
 
 _storage_of = torch._C.TensorBase.untyped_storage  # the name on torch.Tensor may be tapped
 _MOST_WRITES = 8  # told in one conflict
@@ -99,6 +101,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         saved_is_leaf=save.leaf,
         saved_is_output=finding.slot is not None and finding.slot in knowledge.results,
         same_region=bool(finding.writes) and _covers(finding.writes[0].layout, entry.layout),
+        piecewise=save.view is not None or bool(first and loop_of(first.site.user)),
     )
     escape = resolve(entry.escape) if entry.escape else None
     culprits = _culprits(writes, finding, save, backward, escape)
@@ -111,9 +114,9 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         writes=tuple(writes),
         backward=backward,
         healed_bytes=finding.kept if finding.harmful else 0,
-        why=knowledge.why(finding.slot),
+        why=why(knowledge, save),
         notes=words.notes(finding, save, writes, escape),
-        help=words.helps(rule, kind, save, first, backward),
+        help=words.helps(rule, kind),
     )
 
 
@@ -161,7 +164,7 @@ def _info(layout: Layout | None, name: str | None) -> TensorInfo:
 def _name_of_saved(entry: Entry, op: str, slot: str | None) -> str | None:
     site = resolve(entry.raw)
     # Below a library's line the source can only guess which argument went where: the program knows.
-    if _direct(site):
+    if is_direct(site):
         return _saved_name(site, op, slot) or holder(entry.handle)
     return holder(entry.handle) or _saved_name(site, op, slot)
 
@@ -170,15 +173,6 @@ def _save(finding: Finding, node: str, op: str, name: str | None) -> Save:
     entry, handle = finding.entry, finding.entry.handle
     info = TensorInfo(shape_of(handle) or (), str(handle.dtype).removeprefix("torch."), name)
     return Save(resolve(entry.raw), op, node, finding.slot, info, _view(entry), _is_leaf(finding))
-
-
-_OPERATORS = torch._tensor.__file__  # `x ** 2` goes through a line of torch's own
-
-
-def _direct(site: Site) -> bool:
-    """The user's own line called the op."""
-    first = next((f for f in site.frames if f.file != _OPERATORS), None)
-    return first is not None and first.owner == "user"
 
 
 def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
@@ -207,7 +201,7 @@ def _view(entry: Entry) -> str | None:
 def _name_of_written(written: Written, finding: Finding) -> str | None:
     site = resolve(written.raw)
     name = written_name(site.user, written.op) if site.user else None
-    return name if name and _direct(site) else holder(finding.entry.handle) or name
+    return name if name and is_direct(site) else holder(finding.entry.handle) or name
 
 
 def _times(written: Written, finding: Finding) -> int:

@@ -8,7 +8,14 @@ import torch
 
 from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph import branches
-from gradmend.capture.hooks import checkpoints, custom_functions, gradients, optimizer_steps
+from gradmend.capture.hooks import (
+    checkpoints,
+    custom_functions,
+    eager_frames,
+    gradients,
+    optimizer_steps,
+    retaining,
+)
 from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.version_steps import identity
@@ -33,6 +40,7 @@ def arm() -> None:
     gradients.measure()
     gradients.arm()
     checkpoints.arm()
+    eager_frames.arm()
 
 
 def disarm() -> None:
@@ -47,6 +55,7 @@ def disarm() -> None:
     custom_functions.disarm()
     gradients.disarm()
     checkpoints.disarm()
+    eager_frames.disarm()
 
 
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
@@ -60,8 +69,9 @@ def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
 
 
 def after_backward(call: BackwardCall) -> None:
-    if branches.roots:
-        branches.roots.pop(call.tick, None)
+    roots = branches.roots.pop(call.tick, None)
+    if roots is not None:
+        retaining.look(call, roots)
     if hooks:
         for hook in hooks.pop(call.tick, ()):
             hook.remove()

@@ -48,7 +48,7 @@ def _tapped(original: Func, name: str) -> Func:
 
 def _is_healed(t: Any) -> bool:
     scope = scopes.current()
-    if scope is None or scope.policy != "heal" or type(t) not in PLAIN:
+    if scope is None or scope.policy != "heal" or scope.refused is None or type(t) not in PLAIN:
         return False
     return torch.is_grad_enabled() and t.layout is torch.strided and not t.is_nested and not _overridden(t)
 

@@ -12,7 +12,7 @@ import torch
 from gradmend.capture.edits import live_edits
 from gradmend.capture.memory.layouts import PLAIN
 from gradmend.capture.native.loading import compiled
-from gradmend.capture.taps import caches, elements, hub
+from gradmend.capture.taps import caches, elements, hub, refused
 from gradmend.capture.taps.schemas import METADATA, Writes
 
 if TYPE_CHECKING:
@@ -166,9 +166,19 @@ def out_function(original: Func, op: str) -> Func:
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs["out"], targets)
-        return _carry(_before(f"{op}(out=)", targets), original, args, kwargs)
+        return _into(_before(f"{op}(out=)", targets), original, args, kwargs)
 
     return _quick_function(_dress(tap, original), original, op)
+
+
+def _into(pending: Any, original: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with `out=`."""
+    try:
+        return _carry(pending, original, args, kwargs)
+    except RuntimeError as error:
+        if (made := refused.into(error, original, args, kwargs)) is None:
+            raise
+        return made
 
 
 def function(original: Func, op: str, writes: Writes) -> Func:
@@ -200,7 +210,8 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
-        return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
+        carry = _into if kwargs.get("out") is not None else _carry
+        return carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
     return _quick_function(
         _dress(tap, original), original, op, how, writes=True, first=first, uncounted=uncounted

@@ -9,6 +9,7 @@ import libcst as cst
 from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts, Place
 from gradmend.fix.rewrites import syntax
+from gradmend.fix.rewrites.clone_write import written
 from gradmend.fix.tree import Tree
 
 RANK = 15
@@ -78,11 +79,13 @@ def _moves(tree: Tree, written: cst.CSTNode, asked: cst.CSTNode) -> Iterator[tup
 
 
 def _needed(tree: Tree, unit: cst.CSTNode, between: Sequence[cst.CSTNode]) -> bool:
-    """Does the unit give a name to something that is read before it would run now?"""
+    """Does the unit name or change something that is read before it would run now?"""
     small = unit.body[0] if isinstance(unit, cst.SimpleStatementLine) else None
-    if not isinstance(small, cst.Assign):
-        return False
-    made = {n.value for t in small.targets for n in _names(t.target)}
+    made: set[str] = set()
+    if isinstance(small, cst.Assign):
+        made = {n.value for t in small.targets for n in _names(t.target)}
+    if small is not None and not isinstance(small, cst.Return):
+        made |= {t.value for t in written(small) if isinstance(t, cst.Name)}
     read = {
         n.value
         for part in between
