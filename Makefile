@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 WORLD  := .venv-world
 BENCH  := .venv-bench
+DOCSENV := .venv-docs
 # Another release of torch, in an environment of its own: `make test-torch TORCH=2.15.0 [PYTHON=python3.13]`.
 TORCH  ?=
 OTHERS := .venv-torch
@@ -20,9 +21,9 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo docs pages test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
-demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
+demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
 
 test: $(READY)  ## Every test that needs no third-party models.
@@ -80,8 +81,8 @@ venv: $(READY)
 # torch comes first and alone, pinned, so that no other package can choose one.
 $(READY): pyproject.toml constraints.txt $(COMPILED)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $(READY)
 
 $(OTHERS)/%-$(notdir $(PYTHON))/.ready: pyproject.toml tools/torch_env.py $(COMPILED)
@@ -98,10 +99,23 @@ $(WORLD)/.ready: pyproject.toml constraints.txt $(COMPILED)
 $(BENCH)/.ready: pyproject.toml constraints.txt $(COMPILED) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r benchmarks/requirements.txt
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[sparse]" -r benchmarks/requirements.txt
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sparselab==0.2.2
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-build-isolation \
 		sparseprop==0.1.14
+	@touch $@
+
+pages: $(READY)  ## Pages and pictures that are made from real runs; minutes.
+	cd tools/site && ../../$(BIN)/python ops.py && ../../$(BIN)/python claims.py && ../../$(BIN)/python how_to.py \
+		&& ../../$(BIN)/python pictures.py
+	$(BIN)/python tools/make_notebook.py
+
+docs: $(DOCSENV)/.ready  ## The site, with strict links, into build/site. Needs no torch.
+	NO_MKDOCS_2_WARNING=1 $(DOCSENV)/bin/mkdocs build --quiet --strict
+
+$(DOCSENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCSENV)
+	$(DOCSENV)/bin/pip install -qq --disable-pip-version-check "mkdocs-material>=9.6" "mkdocstrings[python]>=0.29"
 	@touch $@
 
 lint: $(READY)
@@ -122,4 +136,4 @@ types: $(READY)
 check: lint types test
 
 clean:
-	rm -rf $(VENV) $(WORLD) $(BENCH) $(OTHERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(WORLD) $(BENCH) $(DOCSENV) $(OTHERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

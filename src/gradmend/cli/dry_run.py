@@ -67,6 +67,9 @@ def _found(target: str) -> Any:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise UsageError(f"can't import {name}: {error}") from None
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"importing {name} failed: {type(error).__name__}: {first}") from None
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise UsageError(f"{name} has no function {attribute}")

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     target, *argv = words_of(args, "fix", _OWN)
+    if find_spec("libcst") is None:
+        raise UsageError("fix: libcst is not installed: pip install 'gradmend[fix]'")
     if args.steps < 1:
         raise UsageError("--steps must be at least 1")
     from gradmend.running.launch import refuse_notebook

@@ -13,6 +13,8 @@ _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]"
 )  # these could hide or reorder words
 
+_PACKAGES = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")  # torch/nn/functional.py says it all
+
 
 def plain(text: object) -> str:
     """Escaped."""
@@ -45,7 +47,7 @@ def _folded(text: str) -> str:
 def where(file: object, line: object, function: object = None) -> str:
     """ "train.py:5 in forward", as plain text."""
     inside = f" in {function}" if function and function != "<module>" else ""
-    return f"{short(str(file))}:{line}{inside}"
+    return f"{_PACKAGES.sub('', short(str(file)))}:{line}{inside}"
 
 
 def tensor(info: Any) -> str:
