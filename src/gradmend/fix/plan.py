@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -97,6 +97,7 @@ class Planner:
         self.suspects: list[Facts] = []  # where no ledger saw the write
         self.by_copies = False  # edits that are right, and only ever an option, are tried too
         self.out_of_time = False
+        self.obvious: list[Option] = []
 
     def plan(self) -> Plan:
         self.tell("running the program under plain PyTorch")
@@ -135,6 +136,7 @@ class Planner:
         found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
         found.basis, found.facts = judge.basis, known[0]
         self._add_options(found, judge, project, known)
+        found.options += self.obvious
         return found
 
     def _add_options(self, plan: Plan, judge: Judge, project: Project, known: list[Facts]) -> None:
@@ -295,6 +297,7 @@ class Planner:
                     if second_best is None and _tellable(candidate, verdict):
                         second_best = Solved([*chosen, candidate], verdict, speaks)
                     continue
+                self._note_obvious(candidate, trial, judge, edited)
                 if second_best is not None or steps >= _STEPS:
                     continue
                 after = self._progress(speaks, sources, plain, trial, healed, judge.done(plain))
@@ -307,6 +310,14 @@ class Planner:
             if second_best is not None:
                 break
         return second_best
+
+    def _note_obvious(self, candidate: Candidate, trial: Run, judge: Judge, edited: Project) -> None:
+        """The edit that one would write first runs, and changes what the forward computes: for the author to choose."""
+        if candidate.kind in _OBVIOUS and trial.ran and judge.oracle is not None and not self.obvious:
+            told = effect(judge.oracle.calls, trial.calls)
+            if told.startswith("the loss"):
+                note = "the forward computes something else"
+                self.obvious.append(Option(replace(candidate, note=note), self._changed(edited), told))
 
     def _trials(
         self, judge: Judge, project: Project, facts: Facts, chosen: list[Candidate]
@@ -400,6 +411,7 @@ def _other_line(plain: Run, trial: Run) -> bool:
     return bool(a and b) and (a[0].file, a[0].line) != (b[0].file, b[0].line)
 
 
+_OBVIOUS = frozenset({"rebind", "inplace_flag", "functional", "out_argument"})
 _UPDATED = ("move", "recompute")  # they say where an update belongs
 
 

@@ -29,6 +29,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     elif facts.rule in _PARAMETERS and facts.saved is not None:
         for _, event in syntax.events(facts):
             yield from _after(project, event.chain, facts.saved.chain, facts.backward)
+        yield from _inside(project, facts)
 
 
 # -- after an update -----------------------------------------------------------------------------------
@@ -109,16 +110,23 @@ def _inside(project: Project, facts: Facts) -> Iterator[Candidate]:
                 continue
             if not isinstance(home.body, cst.IndentedBlock):
                 continue
-            yield from _brought_in(tree, place.file, list(outer.body), home)
+            made = None
+            if facts.saved is not None and not facts.second:  # only the line that used the parameters
+                made = {p.line for p in facts.saved.chain if p.file == place.file}
+            yield from _brought_in(tree, place.file, list(outer.body), home, made)
 
 
-def _brought_in(tree: Tree, file: str, outer: list[cst.CSTNode], home: cst.CSTNode) -> Iterator[Candidate]:
+def _brought_in(
+    tree: Tree, file: str, outer: list[cst.CSTNode], home: cst.CSTNode, wanted: set[int] | None
+) -> Iterator[Candidate]:
     above = outer[: next(i for i, n in enumerate(outer) if n is home)]
     body = list(home.body.body)  # type: ignore[attr-defined]
     read = {name for line in body for name in _read(tree, line)}
     own = {name for line in body for name in _made(line)}
     for line in reversed(above):
         made = _made(line) & (read - own)
+        if wanted is not None and tree.lines(line)[0] not in wanted:
+            continue
         text = tree.code(line).strip()
         if not made or not _computes(line) or _DRAWS.search(text):
             continue
@@ -130,7 +138,8 @@ def _brought_in(tree: Tree, file: str, outer: list[cst.CSTNode], home: cst.CSTNo
             cuts.append((tree.offset(tree.lines(line)[0], 0), tree.offset(tree.lines(line)[1] + 1, 0), ""))
         where = "closure" if isinstance(home, cst.FunctionDef) else "loop"
         title = f"compute line {tree.lines(line)[0]} inside the {where}, each time anew"
-        yield Candidate(title, "recompute", _INSIDE, {file: tree.replace(*cuts)}, NOTE)
+        rank = _INSIDE if wanted is None else RANK + 1
+        yield Candidate(title, "recompute", rank, {file: tree.replace(*cuts)}, NOTE)
 
 
 def _computes(line: cst.CSTNode) -> bool:
