@@ -35,7 +35,7 @@ def test_memory_that_numpy_shares_is_seen() -> None:
         h.detach().numpy()[0] = 7
         return h
 
-    with pytest.raises(AssertionError, match="numpy"):
+    with pytest.raises(AssertionError, match="GM202"):
         assert_gradients_safe(fn, torch.ones(3, requires_grad=True))
 
 
@@ -48,7 +48,7 @@ def test_only_a_parameter_gets_a_gradient() -> None:
         h.mul_(2)
         return {"out": h}
 
-    with pytest.raises(AssertionError, match="sigmoid"):
+    with pytest.raises(AssertionError, match="GM101"):
         assert_gradients_safe(fn, torch.ones(1, 2))
 
 
@@ -82,5 +82,5 @@ def test_results_of_many_shapes() -> None:
         h.add_(1)
         return Out(x + 1, [x, h])
 
-    with pytest.raises(AssertionError, match="exp"):
+    with pytest.raises(AssertionError, match="GM101"):
         assert_gradients_safe(fn, torch.ones(3, requires_grad=True))

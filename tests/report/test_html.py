@@ -249,3 +249,13 @@ def test_ten_thousand_events_are_few_marks() -> None:
     ]
     assert 100 < len(dots) < 400
     assert sum(int(label.split(" event")[0]) for label in dots) == 10_000
+
+
+def test_an_edit_comes_before_its_use(tmp_path: Path) -> None:
+    made = session(tmp_path / "train.py")
+    made["conflicts"][0]["rule"] = "GM210"
+    text = Page(render(made)).text
+    assert "saved by" not in text, "pow keeps nothing there: it uses the value again"
+    assert (
+        text.index("written by add_") < text.index("exp uses it again here") < text.index("read by backward")
+    )

@@ -9,16 +9,18 @@ from typing import Any
 
 from gradmend.report.excerpt import expand, source_line
 from gradmend.report.html.text import counted, name, plain, spoken, tensor, where
+from gradmend.story.telling import _LABELS
 
 _CONTEXT = 2  # lines around one that is marked
+_EDIT = "GM210"  # edited first, then used again
 _FAR = 3  # lines between two that are left out, at least
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happened at a line: saved, written, read; or a place to look at."""
+    """Something that happened at a line: saved, written, read; used in another way; or a place to look at."""
 
-    what: str  # save, write, read, look
+    what: str  # save, write, read, use, look
     words: str
     at: dict[str, Any]
 
@@ -35,9 +37,12 @@ def steps_of(conflict: dict[str, Any]) -> list[Step]:
     """In the order of time: saved, written, read. Without a Save or a Write, the lines to look at."""
     found: list[Step] = []
     saved, backward = conflict.get("saved"), conflict.get("backward")
+    label = _LABELS.get(str(conflict.get("rule")))  # of rules whose second place is no Save
     if saved:
-        found.append(Step("save", _saved(saved), saved))
-    found += [Step("write", _written(w), w[0]) for w in _by_line(conflict.get("writes") or [])]
+        words = label.format(op=spoken(saved.get("op"))) if label else _saved(saved)
+        found.append(Step("use" if label else "save", words, saved))
+    writes = [Step("write", _written(w), w[0]) for w in _by_line(conflict.get("writes") or [])]
+    found = writes + found if conflict.get("rule") == _EDIT else found + writes
     known = {(s.file, s.line) for s in found}
     if backward:
         known.add((str(backward.get("file")), int(backward.get("line") or 0)))

@@ -35,9 +35,9 @@ STYLE = """
   :is(.steps, .source) b { flex: none; display: inline-block; min-width: 1.5em; padding: 0 .35em; border-radius: .8em; text-align: center;
     font-size: .8rem; line-height: 1.5; font-family: system-ui, sans-serif; height: 1.5em; align-self: start; margin-top: .15rem; }
   .source b { margin-left: .6ch; margin-top: 0; }
-  .save > b, b.save { background: var(--cool); color: var(--card); } .write > b, b.write, .look > b, b.look { background: var(--bad); color: var(--card); }
+  :is(.save, .use) > b, b:is(.save, .use) { background: var(--cool); color: var(--card); } .write > b, b.write, .look > b, b.look { background: var(--bad); color: var(--card); }
   .read > b, b.read { background: var(--late); color: var(--card); }
-  pre mark.save { background: var(--cool-bg); } pre mark:is(.write, .look) { background: var(--bad-bg); } pre mark.read { background: var(--late-bg); }
+  pre mark:is(.save, .use) { background: var(--cool-bg); } pre mark:is(.write, .look) { background: var(--bad-bg); } pre mark.read { background: var(--late-bg); }
   pre span.head { color: var(--dim); } pre ins { background: var(--good-bg); color: var(--good); } pre del { background: var(--bad-bg); color: var(--bad); }
   .fix.proven { margin: .8rem 0; padding: .1rem .9rem .4rem; border: 1px solid var(--good); border-radius: 6px; h3 small { color: var(--good); font-weight: bold; } }
   .note, .help { margin: .6rem 0; > b { margin-right: .4rem; } } .help > b { color: var(--good); } .note > b { color: var(--cool); }
