@@ -88,6 +88,13 @@ class External:
             return unknown()
         if last in _FORGIVE:
             return Instance(None, "forgive")
+        if (
+            last in ("tqdm", "track", "iter")
+            and args
+            and isinstance(args[0], Instance)
+            and args[0].nn == "generator"
+        ):
+            return args[0]
         if last in _PASS:
             return self.walk.builtin.builtin({"trange": "range"}.get(last, "list"), args, keywords, node)
         if last in _OPTIMIZERS:
