@@ -11,7 +11,7 @@ from gradmend.fix.proof.runs import Run, Runner
 
 _ROUNDS = 2
 _CALLS = 4  # backward calls that are timed
-_LONG = 3.0  # seconds of a run that is not made twice for its cost alone
+_LONG = 1.0  # seconds: a program that takes longer to get there is not run four times for its cost alone
 _NOISE = 0.2
 
 
@@ -33,13 +33,19 @@ class Cost:
 
 
 def measure(
-    runner: Runner, sources: Mapping[str, bytes], retain: bool = False, series: tuple[Lines, ...] = ()
+    runner: Runner,
+    sources: Mapping[str, bytes],
+    seconds: float,
+    retain: bool = False,
+    series: tuple[Lines, ...] = (),
 ) -> Cost:
     """The edited program against the original, both with PyTorch's check of saved tensors off, up to a few backward calls.
-    `series`: calls of the original that are one in the edited program."""
+    `seconds`: what the program takes to its first backward; `series`: calls of the original that are one in the edited one."""
     before, after = runner.together([({}, "memory", {}), (sources, "memory", {})])
     old, new = before.extra.get("bytes"), after.extra.get("bytes")
     extra = new - old if old is not None and new is not None else None
+    if seconds > _LONG:
+        return Cost(extra)
     limit = {"limit": _CALLS, "retain": retain}
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_ROUNDS):
@@ -49,10 +55,6 @@ def measure(
             if step is None:
                 return Cost(extra)
             times[edited].append(step)
-        if max(run.seconds for run in runs) > _LONG:
-            break
-    if len(times[True]) < _ROUNDS:
-        return Cost(extra)  # one measurement is none
     more = min(times[True]) - min(times[False])
     noise = max(_NOISE * min(times[False]), *(max(t) - min(t) for t in times.values()))
     return Cost(extra, more if abs(more) > noise else 0.0)

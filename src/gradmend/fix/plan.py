@@ -14,7 +14,7 @@ from gradmend.errors import UsageError
 from gradmend.fix import blind, diagnose
 from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts
-from gradmend.fix.oracle import Oracles
+from gradmend.fix.oracle import CONFIRMED, Oracles
 from gradmend.fix.proof.compare import Verdict, effect
 from gradmend.fix.proof.joined import Lines
 from gradmend.fix.proof.judge import WORDS, Basis, Judge
@@ -83,6 +83,7 @@ class Plan:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     facts: Facts | None = None
     options: list[Option] = field(default_factory=list)
+    seconds: float = 0.0  # what the plain run took
     seeded: bool = False  # it draws its seed from the clock: in the trials it was a fixed one
     joined: tuple[Lines, ...] = ()  # backward calls of the original that are one now
 
@@ -108,7 +109,7 @@ class Planner:
         if done is not None:
             return done
         self.tell("healing it")
-        retain = {"retain": diagnose.is_second(plain)}
+        retain = {"retain": diagnose.is_second(plain), "limit": min(self.runner.steps, CONFIRMED)}
         healed, copies = self.runner.together([({}, "heal", {}), ({}, "copies", retain)])
         if healed.outcome == "late":
             return Plan("stuck", self._too_long("the healed run"))
@@ -132,7 +133,7 @@ class Planner:
         if plain.ran and judge.final(plain, {}).same:
             return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
         found = self._search(judge, project, plain, healed)
-        found.seeded = bool(plain.extra.get("seeded"))
+        found.seeded, found.seconds = bool(plain.extra.get("seeded")), plain.seconds
         found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
         found.basis, found.facts = judge.basis, known[0]
         self._add_options(found, judge, project, known)
@@ -324,12 +325,13 @@ class Planner:
     ) -> Iterator[tuple[Candidate, Judge, dict[str, bytes], Run]]:
         """Each candidate with its run under plain PyTorch, in order of rank; made a few at a time, side by side."""
         found = [c for c in propose(project, facts)[:_TRIALS] if self._is_wanted(c, judge, facts, chosen)]
-        for first in range(0, len(found), _SIDE_BY_SIDE):
+        first, width = 0, 1  # the first is nearly always the one; only then are several worth their time
+        while first < len(found):
             if time.monotonic() > self.until:
                 self.out_of_time = True
                 return
             batch = []
-            for candidate in found[first : first + _SIDE_BY_SIDE]:
+            for candidate in found[first : first + width]:
                 speaks = self._judge_of(judge, project, candidate)
                 if speaks is not None:
                     batch.append((candidate, speaks, self._bytes(project.edited(candidate.sources))))
@@ -338,6 +340,7 @@ class Planner:
                 runs = self.runner.together([(sources, "plain", dict(s.bounds)) for _, s, sources in batch])
                 for (candidate, speaks, sources), trial in zip(batch, runs, strict=True):
                     yield candidate, speaks, sources, trial
+            first, width = first + width, _SIDE_BY_SIDE
 
     def _is_wanted(self, candidate: Candidate, judge: Judge, facts: Facts, chosen: list[Candidate]) -> bool:
         kind = candidate.kind

@@ -47,7 +47,7 @@ def fix(
         if plan.status == "proven" and time.monotonic() < planner.until:
             tell("measuring the cost")
             encoded = {f: plan.original[f].encode(s) for f, s in plan.sources.items()}
-            cost = measure(runner, encoded, retain=plan.basis == "retained", series=plan.joined)
+            cost = measure(runner, encoded, plan.seconds, retain=plan.basis == "retained", series=plan.joined)
     patch = show.diff(plan.original, plan.sources)
     wanted = plan.status == "proven" or (unsafe and plan.status == "unproven" and bool(plan.sources))
     if patch and (wanted or plan.status == "unproven"):

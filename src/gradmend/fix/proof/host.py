@@ -11,8 +11,9 @@ import json
 import os
 import signal
 import sys
-import time
 from typing import Any
+
+from gradmend.fix.proof.serving import kill, running, serve
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     _warm()
     out = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        answers = _serve(json.loads(line))
+        answers = serve(json.loads(line), _start, lambda: os.getppid() == 1)
         out.write(json.dumps(answers) + "\n")
         out.flush()
 
@@ -44,48 +45,15 @@ def _warm() -> None:
         pass
 
 
-_running: list[int] = []
 # What SIGINT did when this process started: a trial has it as python would, also under nohup.
 _interrupt: Any = signal.default_int_handler
 
 
 def _stop(*_: object) -> None:
     """Asked to end: no trial outlives its host."""
-    for pid in _running:
-        _kill(pid)
+    for pid in running:
+        kill(pid)
     os._exit(0)
-
-
-def _kill(pid: int) -> None:
-    for target in (-pid, pid):  # the group first: it may outlive the child itself
-        try:
-            os.kill(target, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-
-
-def _serve(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    began = time.monotonic()
-    left = {_start(request): order for order, request in enumerate(requests)}
-    _running[:] = list(left)
-    answers: list[dict[str, Any]] = [{} for _ in requests]
-    pause = 0.005
-    while left:
-        for pid, order in list(left.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            took = time.monotonic() - began
-            late = not done and (took > requests[order]["seconds"] or os.getppid() == 1)
-            if done or late:
-                _kill(pid)  # also what it left running, such as loader workers
-                if late:
-                    os.waitpid(pid, 0)
-                code = os.waitstatus_to_exitcode(status) if done else None
-                answers[order] = {"late": late, "status": code, "took": took}
-                del left[pid]
-        time.sleep(pause if left else 0)
-        pause = min(pause * 1.3, 0.05)
-    _running.clear()
-    return answers
 
 
 def _start(request: dict[str, Any]) -> int:

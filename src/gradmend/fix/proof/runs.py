@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradmend.fix.facts import Place
+from gradmend.fix.proof import door
 from gradmend.fix.proof.client import Host, preload
 from gradmend.fix.proof.forgive_words import in_short
 from gradmend.fix.proof.scratch import Scratch
@@ -77,6 +79,8 @@ class Runner:
     ) -> None:
         self.scratch = Scratch(script, cwd)
         self.module, self.allow = module, allow
+        self.prefix: dict[str, Any] = {}  # the copy of the plain run that later ones start from
+        self.kept: Path | None = None
         self.argv, self.steps, self.seconds = argv, steps, seconds
         self.host = host or Host(preload(self.scratch.script))
         self._own = host is None
@@ -101,11 +105,26 @@ class Runner:
         trees = [self.scratch.mirror(sources) for sources, _, _ in wanted]
         try:
             asked = [self._request(t, mode, o) for t, (_, mode, o) in zip(trees, wanted, strict=True)]
-            answers = self.host.ask(asked)
+            shared = all(self._shares(*one) for one in wanted)
+            answers = door.ask(self.prefix["socket"], asked) if shared else None
+            if answers is None:
+                answers = self.host.ask(asked)
             return [self._answer(t, r, a) for t, r, a in zip(trees, asked, answers, strict=True)]
         finally:
             for tree in trees:
-                self.scratch.drop(tree)
+                if tree != self.kept:
+                    self.scratch.drop(tree)
+
+    def _shares(self, sources: Mapping[str, bytes], mode: str, options: dict[str, Any]) -> bool:
+        """Can the run start from the copy that the plain run left behind?"""
+        if not self.prefix or mode not in door.MODES or not set(options) <= {"limit", "retain"}:
+            return False
+        if set(sources) - {str(self.scratch.script)}:
+            return False  # a module may be loaded already
+        line = self.prefix["line"]
+        text = sources.get(str(self.scratch.script))
+        before = self.scratch.script.read_bytes().splitlines()[:line]
+        return text is None or text.splitlines()[:line] == before
 
     def _request(self, tree: Path, mode: str, options: dict[str, Any]) -> dict[str, Any]:
         self.runs += 1
@@ -121,7 +140,9 @@ class Runner:
             "module": self.module,
             "allow": sorted(self.allow),
             "mapping": {str(scratch.root): str(tree)},
-            "roots": [str(tree)],
+            "roots": [str(scratch.top)],
+            "snapshot": str(scratch.top / "door") if self._is_first(mode, options) else None,
+            "from_line": self.prefix.get("line", 0),
             "scratch": str(scratch.top),
             "out": str(out),
             "mode": mode,
@@ -149,7 +170,13 @@ class Runner:
             out.unlink(missing_ok=True)
         run = self._read(raw, tree, _text(f"{out}.stdout"), _text(f"{out}.stderr"))
         run.seconds = answer.get("took", 0.0)
+        if run.extra.get("prefix"):
+            self.prefix, self.kept = run.extra["prefix"], tree
         return run
+
+    def _is_first(self, mode: str, options: dict[str, Any]) -> bool:
+        here = sys.platform == "linux" and self.module is None
+        return here and self.runs == 1 and mode == "plain" and not options
 
     def _read(self, raw: dict[str, Any], tree: Path, stdout: str, stderr: str) -> Run:
         def real(stack: list[dict[str, Any]]) -> None:
@@ -160,7 +187,8 @@ class Runner:
             real(call["stack"])
         if raw.get("error"):
             real(raw["error"].get("stack") or [])
-            raw["error"]["message"] = raw["error"]["message"].replace(str(tree), str(self.scratch.root))
+            for copy in (tree, self.kept or tree):
+                raw["error"]["message"] = raw["error"]["message"].replace(str(copy), str(self.scratch.root))
         for conflict in raw.get("conflicts", ()):
             for part in (conflict.get("saved") or {}, conflict.get("backward") or {}, *conflict["writes"]):
                 real([part] if part.get("file") else [])
