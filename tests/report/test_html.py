@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradmend.model import (
@@ -159,6 +159,7 @@ def test_source_that_is_gone_is_left_out(made: dict[str, Any], tmp_path: Path) -
 TEXT = st.text() | st.sampled_from(["</pre><script>alert(1)</script>", '"><img src=x>', "&lt;", "\x1b[31m"])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXT, TEXT, TEXT, st.lists(TEXT, max_size=2))
 def test_text_stays_text(rule: str, message: str, op: str, notes: list[str]) -> None:
     html = render(

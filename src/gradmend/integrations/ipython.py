@@ -60,7 +60,7 @@ def _cell(shell: Any) -> Any:
         show, shell.showtraceback = shell.showtraceback, lambda *_, **__: None
         shell.set_custom_exc((), None)
         try:
-            with Watching(policy, parse(budget), "--paranoid" in words) as session:
+            with Watching(policy, parse(budget), "--paranoid" in words, aloud=False) as session:
                 # A line where the magic stands: line numbers are those that one sees.
                 result = shell.run_cell(f"# %%gradmend {line}\n{cell}", store_history=False)
         finally:

@@ -37,7 +37,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     from gradmend.running.frames import without_ours
 
     __tracebackhide__ = True
-    with Watching("heal" if wish["heal"] else "watch", paranoid=wish["paranoid"]) as session:
+    with Watching("heal" if wish["heal"] else "watch", paranoid=wish["paranoid"], aloud=False) as session:
         try:
             return (yield)
         except RuntimeError as error:

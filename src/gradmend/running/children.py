@@ -32,6 +32,7 @@ class Orders:
     policy: str
     paranoid: bool
     budget: int | None
+    retain: bool = False
 
 
 class Followed:
@@ -48,7 +49,7 @@ class Followed:
         from gradmend.api.watching import Watching
 
         policy: Any = orders.policy
-        watching = Watching(policy, orders.budget, orders.paranoid)
+        watching = Watching(policy, orders.budget, orders.paranoid, orders.retain, aloud=False)
         session = watching.__enter__()
         with following(orders):  # its own children too
             try:

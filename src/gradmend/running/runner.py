@@ -37,7 +37,8 @@ class Options:
 
     def command(self) -> list[str]:
         """As one would type it."""
-        words = ["gradmend", "run", *["--heal"] * self.heal, *["--paranoid"] * self.paranoid]
+        words = ["gradmend", "run", *["--heal"] * self.heal, *["--retain"] * self.retain]
+        words += ["--paranoid"] * self.paranoid
         return [*words, *["-m"] * self.module, self.target, *self.args]
 
 
@@ -50,7 +51,9 @@ def run_program(options: Options) -> int:
         "heal" if options.heal else "watch", options.budget, options.paranoid, options.retain, aloud=False
     )
     owner = os.getpid()
-    orders = children.Orders("", "heal" if options.heal else "watch", options.paranoid, options.budget)
+    orders = children.Orders(
+        "", "heal" if options.heal else "watch", options.paranoid, options.budget, options.retain
+    )
     with children.folder() as folder:
         session = watching.__enter__()
         session.run = about(options.target, options.args, options.command())
