@@ -9,7 +9,7 @@ from typing import Any
 
 from gradmend.api import installing
 from gradmend.capture.hooks import arming, saved_tensors
-from gradmend.capture.ledger.judging import Finding
+from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
@@ -37,9 +37,9 @@ class Teller:
     def __call__(self, finding: Finding | Fault) -> BaseException | None:
         if isinstance(finding, Fault):
             return self._stop(finding)
-        entry, first = finding.entry, finding.first
+        save, first = finding.save, finding.first
         key = (
-            entry.raw,
+            save.raw,
             first.raw if first else None,
             finding.slot,
             finding.harmful,
@@ -53,11 +53,11 @@ class Teller:
                 conflict = link(finding)
             known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
             self.session.conflicts.append(conflict)
-            if finding.cause == "write" and first and not isinstance(entry, Read):
+            if finding.cause == "write" and first and not isinstance(save, Read):
                 if finding.harmful:
-                    self.healed[entry.raw, first.raw] = known
+                    self.healed[save.raw, first.raw] = known
                 elif not finding.changed:
-                    self.spared[entry.raw, first.raw] = known
+                    self.spared[save.raw, first.raw] = known
         else:
             known[1] += 1
             known[2] += finding.kept
@@ -66,7 +66,7 @@ class Teller:
         if not finding.harmful:
             return None
         # What a checkpointed region reads again is read where it lies: no old value can be put there.
-        healable = finding.cause in ("write", "swap") and not isinstance(entry, Read)
+        healable = finding.cause in ("write", "swap") and not isinstance(save, Read)
         if self.policy == "heal" and healable:
             if self.session.outcome == "clean":
                 self.session.outcome = "healed"

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gradmend.errors import ConflictError, attached
-from gradmend.folder import OURS
+from gradmend.folder import is_ours
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
 from gradmend.running import launch, output
@@ -167,6 +167,6 @@ def _leave_out_ours(summary: traceback.TracebackException | None, seen: set[int]
     if summary is None or id(summary) in seen:
         return
     seen.add(id(summary))
-    summary.stack[:] = [frame for frame in summary.stack if not frame.filename.startswith(OURS)]
+    summary.stack[:] = [frame for frame in summary.stack if not is_ours(frame.filename)]
     for inner in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
         _leave_out_ours(inner, seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from gradmend.capture.ledger.ledger import Finding
+from gradmend.capture.ledger.findings import Finding
 from gradmend.model import Frame, Save, Site, Write
 from gradmend.story.names import enclosing_loop
 

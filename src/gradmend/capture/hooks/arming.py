@@ -8,8 +8,9 @@ import torch
 
 from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph import branches
+from gradmend.capture.graph.calls import BackwardCall
 from gradmend.capture.hooks import checkpoints, custom_functions, gradients, optimizer_steps
-from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
+from gradmend.capture.hooks.backward_calls import Roots
 from gradmend.capture.ledger import scopes
 from gradmend.capture.taps import hub
 
