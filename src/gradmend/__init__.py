@@ -12,6 +12,7 @@ __all__ = [
     "ConflictError",
     "GradmendError",
     "GradmendWarning",
+    "dry_run",
     "explain",
     "heal",
     "install",
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from gradmend.api.dry import dry_run as dry_run
     from gradmend.api.installing import install as install
     from gradmend.api.installing import uninstall as uninstall
     from gradmend.api.watching import heal as heal
@@ -35,11 +37,14 @@ _HOMES = {
     "ConflictError": "gradmend.errors",
     "GradmendError": "gradmend.errors",
     "GradmendWarning": "gradmend.errors",
+    "dry_run": "gradmend.api.dry",
     "explain": "gradmend.story.failures.explain",
     "heal": "gradmend.api.watching",
     "install": "gradmend.api.installing",
+    "load_ipython_extension": "gradmend.integrations.ipython",
     "saves": "gradmend.story.knowledge",
     "uninstall": "gradmend.api.installing",
+    "unload_ipython_extension": "gradmend.integrations.ipython",
     "watch": "gradmend.api.watching",
 }
 

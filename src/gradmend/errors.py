@@ -16,8 +16,34 @@ class ConflictError(GradmendError):
     """A value that backward needs has changed. `conflict` holds the facts, the message the whole story."""
 
     def __init__(self, message: str, conflict: Conflict) -> None:
-        super().__init__(message)
+        said = pytorch_says(conflict)
+        super().__init__(f"{said}\n{message}" if said else message)
         self.conflict = conflict
+
+
+def pytorch_says(conflict: Conflict) -> str:
+    """PyTorch's own sentence for it, so that a test's `match=` and a search engine find it; nothing where it is silent."""
+    if conflict.kind != "error" or conflict.saved is None:
+        return ""
+    dtype, shape = conflict.saved.tensor.dtype, list(conflict.saved.tensor.shape)
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[torch.{_TYPES.get(dtype, dtype)} {shape}]"
+    )
+
+
+# What PyTorch calls a dtype in that sentence.
+_TYPES = {
+    "float32": "FloatTensor",
+    "float64": "DoubleTensor",
+    "float16": "HalfTensor",
+    "bfloat16": "BFloat16Tensor",
+    "int64": "LongTensor",
+    "int32": "IntTensor",
+    "bool": "BoolTensor",
+    "complex64": "ComplexFloatTensor",
+    "complex128": "ComplexDoubleTensor",
+}
 
 
 def attach(error: BaseException, conflict: Conflict, story: str) -> None:

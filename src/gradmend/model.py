@@ -129,6 +129,77 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """One region of a storage: a tensor or a view of it, by its bytes."""
+
+    lo: int
+    hi: int
+    tensor: TensorInfo = TensorInfo()
+
+    def as_json(self) -> list[Any]:
+        return [self.lo, self.hi, asdict(self.tensor)]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to a lane at a tick of the clock, and where. Rows, not objects, in JSON: a loop makes thousands."""
+
+    what: Literal["save", "write", "read"]
+    tick: int
+    lane: int
+    place: int  # of History.places
+    op: str
+    ours: bool = False  # of this conflict, not only of the same storage
+    version: int | None = None  # PyTorch's counter after it, where that can be told
+    quiet: bool = False
+    values: tuple[float, float] | None = (
+        None  # the smallest and the largest value of the saved region, after it
+    )
+
+    def as_json(self) -> list[Any]:
+        return [
+            self.what, self.tick, self.lane, self.place, self.op, self.ours, self.version, self.quiet, self.values
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the backward graph near the one that failed: -1 sends it its gradient, 0 is it, 1 and 2 come after."""
+
+    name: str
+    level: int
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One storage on one clock: what was saved of it, written to it, and read by backward."""
+
+    nbytes: int
+    lanes: tuple[Lane, ...] = ()
+    events: tuple[Event, ...] = ()
+    places: tuple[tuple[str, int, str], ...] = ()  # file, line, function
+    changed: tuple[
+        tuple[int, int], ...
+    ] = ()  # bytes that differ from what was saved, when backward reads them
+    left_out: int = 0  # events
+    views: tuple[str, ...] = ()  # from the storage's owner to what was saved
+    graph: tuple[Node, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "nbytes": self.nbytes,
+            "lanes": [lane.as_json() for lane in self.lanes],
+            "events": [event.as_json() for event in self.events],
+            "places": self.places,
+            "changed": self.changed,
+            "left_out": self.left_out,
+            "views": self.views,
+            "graph": [[n.name, n.level, n.place] for n in self.graph],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Conflict:
     """What went wrong, once: an overwritten Save, or an error of PyTorch's own in this family."""
 
@@ -144,7 +215,9 @@ class Conflict:
     why: str = ""  # the formula, in words
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
+    edit: str = ""  # the first edit to try, in one line
     fixes: tuple[Fix, ...] = ()
+    history: History | None = None
 
     def as_json(self) -> dict[str, Any]:
         saved = self.saved
@@ -173,7 +246,9 @@ class Conflict:
             "why": self.why,
             "notes": list(self.notes),
             "help": list(self.help),
+            "edit": self.edit,
             "fixes": [asdict(f) for f in self.fixes],
+            "history": self.history.as_json() if self.history else None,
         }
 
 
@@ -204,7 +279,7 @@ class Span:
 class Story:
     """A conflict told to people: one line, the places, context (notes) and what to do (helps)."""
 
-    level: Literal["error", "warning", "note"]
+    level: Literal["error", "warning", "note", "healed"]
     code: str
     message: str
     spans: tuple[Span, ...] = ()
@@ -220,9 +295,19 @@ class Session:
     conflicts: list[Conflict] = field(default_factory=list)
     error: dict[str, Any] | None = None
     stats: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)  # the command, the date, the versions
 
     def __iter__(self) -> Iterator[Conflict]:
         return iter(self.conflicts)
+
+    def __str__(self) -> str:
+        """What happened, a line for each conflict; `gradmend report` and the exceptions tell it at length."""
+        lines = [f"{self.outcome}: {len(self.conflicts)} conflict{'' if len(self.conflicts) == 1 else 's'}"]
+        for c in self.conflicts:
+            times = f" ({c.times} times)" if c.times > 1 else ""
+            where = f" {c.culprits[0].file}:{c.culprits[0].line}" if c.culprits else ""
+            lines.append(f"  {c.rule}{where}: {c.message}{times}")
+        return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -231,4 +316,5 @@ class Session:
             "conflicts": [c.as_json() for c in self.conflicts],
             "error": self.error,
             "stats": self.stats,
+            "run": self.run,
         }

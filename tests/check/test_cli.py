@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -266,3 +267,53 @@ sys.exit(main(["check", "--output-format", sys.argv[1], "--no-cache", "bad.py"])
 def test_it_runs_where_torch_is_not_installed(folder: Path, how: str) -> None:
     done = subprocess.run([sys.executable, "-c", BLOCKED, how], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "GM101" in done.stdout, done.stderr
+
+
+def test_what_is_no_regular_file_is_passed_over_or_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A FIFO would be waited for, for ever."""
+    os.mkfifo(folder / "pipe.py")
+    (folder / "link.py").symlink_to("nowhere.py")
+    assert main(["check", "."]) == 1
+    assert "1 error, 0 warnings in 2 files" in capsys.readouterr().err
+    assert main(["check", "pipe.py"]) == 2
+    assert "pipe.py: can't read it: not a regular file" in capsys.readouterr().err
+
+
+def test_magics_are_told_from_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`%` and `?` mean something in Python as well: only what Python can't read is a magic."""
+    cells = [
+        "%matplotlib inline\n!pip install x \\\n  y\nfiles = !ls\ntorch.exp?\n?torch.exp\nimport torch",
+        'text = """really?\n%d of them?\n""" % (7\n    % 4)\nfor _ in range(2):\n    %time x = torch.ones(3, requires_grad=True)',
+        "x = torch.ones(3, requires_grad=True)\ny = x.exp()\ny += 1\ny.sum().backward()",
+        "%%bash\nif [ -f x ]; then y += 1; fi",
+    ]
+    notebook = {"cells": [{"cell_type": "code", "source": source} for source in cells]}
+    (folder / "n.ipynb").write_text(json.dumps(notebook))
+    code, found = told(capsys, "n.ipynb")
+    assert code == 1
+    assert [(f["rule"], f["cell"], f["line"]) for f in found] == [("GM101", 3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def f(x):\n\ty = x.exp()\n\ty += 1\n\treturn y", "\ty = y.clone()\n\ty += 1\n"),
+        (
+            "def f(x):\r\n    y = x.exp()\r\n    y += 1\r\n    return y\r\n",
+            "    y = y.clone()\r\n    y += 1\r\n",
+        ),
+        (
+            "def f(x):\n    é = '\N{GRINNING FACE}'; y = x.exp()\n    y += 1  # \N{GRINNING FACE}\n    return y\n",
+            "    y = y.clone()\n    y += 1  # ",
+        ),
+    ],
+)
+def test_a_fix_keeps_tabs_line_ends_and_a_missing_last_one(folder: Path, before: str, after: str) -> None:
+    tail = "\nimport torch\nf(torch.ones(3, requires_grad=True)).sum().backward()"
+    (folder / "odd.py").write_bytes((before + tail).encode())
+    main(["check", "odd.py", "--fix"])
+    fixed = (folder / "odd.py").read_bytes().decode()
+    assert after in fixed and fixed.endswith(tail)
+    compile(fixed, "odd.py", "exec")

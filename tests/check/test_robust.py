@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from gradmend.check.analysis import analyse
 from gradmend.check.files import check_file
 from gradmend.check.project import Project
-from gradmend.check.walk.external import External
+from gradmend.check.walk.walker import Walker
 
 SOURCES = [source for _, _, source in PROGRAMS.values()]
 
@@ -86,6 +87,44 @@ def test_hostile_source(source: bytes) -> None:
     assert not result.unreadable
 
 
+WRONG = "x = torch.ones(3, requires_grad=True)\ny = x.exp()\n{}y += 1\ny.sum().backward()\n"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "k = " + " + ".join(["x"] * 2500) + "\n",
+        "".join(f"{'el' if i else ''}if n == {i}:\n    z = y * {i}\n" for i in range(500)),
+        "match n:\n" + "".join(f"    case {i}:\n        z = y * {i}\n" for i in range(500)),
+    ],
+)
+def test_long_chains_are_followed_to_their_end(between: str) -> None:
+    found = check_file("/nowhere/h.py", ("import torch\n" + WRONG.format(between)).encode()).findings
+    assert [f.rule for f in found] == ["GM101"]
+
+
+def test_what_is_nested_too_deeply_is_told_and_the_rest_is_checked() -> None:
+    deep = "k = " + "-" * 2900 + "x\n"
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(3000)
+    try:
+        found = check_file("/nowhere/h.py", ("import torch\n" + WRONG.format(deep)).encode()).findings
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [(f.rule, f.place.line) for f in found] == [("GM000", 4), ("GM101", 5)]
+
+
+def test_an_arm_that_leaves_is_not_on_the_path_after_a_long_chain() -> None:
+    arms = "".join(
+        f"    {'el' if i else ''}if n == {i}:\n        y += {i}\n        return y\n" for i in range(40)
+    )
+    source = (
+        f"import torch\ndef f(x, n):\n    y = x * 2\n    z = y * y\n{arms}    return z\n"
+        "f(torch.ones(3, requires_grad=True), int(input())).sum().backward()\n"
+    )
+    assert check_file("/nowhere/h.py", source.encode()).findings == []
+
+
 def steps(n: int) -> int:
     """What walking a function of n lines takes."""
     lines = ["import torch", "def f(x, w):", "    y = torch.tanh(w(x))"]
@@ -93,11 +132,11 @@ def steps(n: int) -> int:
         lines += [f"    if x.a{i}:", "        y += 1", f"    z{i} = y * x", "    y[0] = 1"]
     source = "\n".join([*lines, "    return y", ""])
     tree = ast.parse(source)
-    walker = External(Project({"/nowhere/f.py": tree}), 10**9)
+    walker = Walker(Project({"/nowhere/f.py": tree}), 10**9)
     module = walker.project.module("/nowhere/f.py")
     from gradmend.check.analysis import _alone
     from gradmend.check.values import Function
-    from gradmend.check.walk.core import Frame
+    from gradmend.check.walk.frames import Frame
 
     walker.frames.append(Frame(module, module.env))
     walker.run_block(tree.body)

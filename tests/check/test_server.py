@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from lsprotocol import types
@@ -69,12 +70,60 @@ async def _talk(folder: Path) -> None:
             )
         )
         assert [d.code for d in await diagnostics()] == ["GM000"]
+        await _odd(client, folder, diagnostics)
         client.text_document_did_close(types.DidCloseTextDocumentParams(where))
         assert await diagnostics() == []
         await client.shutdown_async(None)
         client.exit(None)
     finally:
         await client.stop()
+
+
+async def _odd(
+    client: LanguageClient, folder: Path, diagnostics: Callable[[], Awaitable[list[types.Diagnostic]]]
+) -> None:
+    """Fast typing, an emoji before the place, a cell of a notebook, a file that is no Python."""
+
+    def opened(uri: str, text: str, language: str = "python") -> None:
+        client.text_document_did_open(
+            types.DidOpenTextDocumentParams(types.TextDocumentItem(uri, language, 1, text))
+        )
+
+    smile = (folder / "smile.py").as_uri()
+    opened(smile, BAD.replace("y += 1", "'\N{GRINNING FACE}'; y += 1"))
+    (one,) = await diagnostics()
+    # In UTF-16, which clients count in unless they say otherwise, the emoji is two.
+    assert (one.range.start.character, one.range.end.character) == (6, 12)
+
+    for version in range(2, 40):
+        text = BAD if version == 39 else BAD + f"z = {version}\n("
+        client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(version, smile),
+                [types.TextDocumentContentChangeWholeDocument(text)],
+            )
+        )
+    assert [d.code for d in await diagnostics()] == ["GM101"]  # of the last one alone
+
+    opened("vscode-notebook-cell:/n.ipynb#W0s", "%matplotlib inline\n" + BAD)
+    assert [d.range.start.line for d in await diagnostics()] == [5]
+    opened("untitled:Untitled-1", BAD)
+    assert len(await diagnostics()) == 1
+    opened((folder / "x.toml").as_uri(), "[a]\n", "toml")
+    tabs = (folder / "tabs.py").as_uri()
+    body = "def f(x):\n\ty = x.exp()\n\ty += 1\n\treturn y\n"
+    opened(tabs, f"import torch\n{body}f(torch.ones(3, requires_grad=True)).sum().backward()\n")
+    (tabbed,) = await diagnostics()
+    actions = await client.text_document_code_action_async(
+        types.CodeActionParams(
+            types.TextDocumentIdentifier(tabs), tabbed.range, types.CodeActionContext([tabbed])
+        )
+    )
+    assert (
+        actions and isinstance(actions[0], types.CodeAction) and actions[0].edit and actions[0].edit.changes
+    )
+    (edits,) = actions[0].edit.changes.values()
+    assert edits[0].new_text == "y = y.clone()\n\t"
 
 
 def test_a_session(tmp_path: Path) -> None:

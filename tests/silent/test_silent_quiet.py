@@ -50,6 +50,67 @@ def edit_that_changes_nothing() -> torch.Tensor:
 
 
 @quiet
+def edit_undone_bit_for_bit() -> torch.Tensor:
+    x = T([1.0, 2.0, 3.0], requires_grad=True)
+    h = x * 2
+    old = h.detach().clone()
+    h.data.mul_(2)
+    h.data.mul_(3)
+    h.data.copy_(old)
+    h.norm().backward()
+    return x.grad
+
+
+@quiet
+def constant_added_and_taken_back() -> torch.Tensor:
+    x = T([1.0, 2.0, 3.0], requires_grad=True)
+    h = x * 2
+    old = h.detach().clone()
+    with torch.no_grad():
+        h.add_(1e-3)
+        h.copy_(old)
+    h.norm().backward()
+    return x.grad
+
+
+@quiet
+def elements_probed_and_put_back_at_once() -> torch.Tensor:
+    x = T([1.0, 2.0, 3.0], requires_grad=True)
+    h = x * 2
+    old = h.detach().clone()
+    for i in range(3):
+        h.data[i] = 7.0
+    h.data.copy_(old)
+    h.norm().backward()
+    return x.grad
+
+
+@quiet
+def gradcheck_of_an_inner_tensor() -> torch.Tensor:
+    x = T([0.1, 0.2], dtype=torch.double, requires_grad=True)
+    h = x * 2
+    assert torch.autograd.gradcheck(lambda z: 1 / z.norm(), (h,), fast_mode=True, atol=1e-3)
+    assert torch.autograd.gradcheck(lambda z: 1 / z.norm(), (h,), atol=1e-3)
+    h.norm().backward()
+    return x.grad
+
+
+@quiet
+def checkpoint_with_a_block_without_grad() -> torch.Tensor:
+    x = T([[1.0, -2.0, 3.0]], requires_grad=True)
+
+    def region(t: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = t.abs().max()
+        with torch.enable_grad():
+            return (t / scale).tanh()
+
+    for reentrant in (True, False):
+        checkpoint(region, x, use_reentrant=reentrant).sum().backward()
+    return x.grad
+
+
+@quiet
 def edit_of_elements_that_are_cut_off() -> torch.Tensor:
     x = T([1.0, 2.0, 3.0], requires_grad=True)
     h = x * 2

@@ -2,249 +2,58 @@
 
     python sparse_fuzz.py 100000
 
-A call must equal dense, or raise an error of ours, or fail where dense fails too. A read or write past the end of an
-operand, of a pattern's indices or of a result ends this process. The compiled kernels run whatever the size.
+A call must equal what it says in sparse_oracles.py (most often the dense operation), or raise an error of ours. A read
+or write past the end of an operand, of a pattern's indices or of a result ends this process. The compiled kernels run
+whatever the size.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import random
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from sparse_guards import arm
+from sparse_meant import MEANT, Long
+from sparse_operands import Maker
+from sparse_oracles import (
+    ORACLES,
+    RANDOM,
+    Unlike,
+    check,
+    dense,
+    of_torch,
+    random_ones,
+    same_object_rules,
+    stored,
+    tidy,
+)
+from sparse_trained import TRAINED
 from torch import Tensor
 
 import gradmend.sparse as gs
 from gradmend.errors import GradmendError
 from gradmend.sparse import Pattern, SparseTensor, api
 from gradmend.sparse.dispatch import METHODS
-from gradmend.sparse.kernels import gustavson, matmul, rows, segment
+from gradmend.sparse.kernels import matmul
 
-PAGE = mmap.PAGESIZE
-_libc = ctypes.CDLL(None)
-
-
-def guarded(t: Tensor) -> Tensor:
-    """The same numbers, in memory whose last byte is followed by a page that can't be read or written."""
-    t = t.detach().contiguous()
-    size = t.numel() * t.element_size()
-    if size == 0 or t.is_conj() or t.is_neg():
-        return t
-    pages = -(-size // PAGE)
-    region = mmap.mmap(-1, (pages + 2) * PAGE)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(region))
-    for page in (start, start + (pages + 1) * PAGE):
-        assert _libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), mmap.PROT_READ * 0) == 0
-    at = (pages + 1) * PAGE - size
-    memory = torch.from_numpy(np.frombuffer(region, np.uint8, size, at))
-    return memory.view(t.dtype).view(t.shape).copy_(t)
-
-
-def arm() -> None:
-    """Patterns and results live between guards too, and nothing is too small for a kernel."""
-    for module in (matmul, segment, rows, gustavson):
-        module.SMALL = 0  # type: ignore[attr-defined]
-    for module in (matmul, segment):
-        empty = module.empty
-        module.empty = lambda size, dtype, made=empty: guarded(made(size, dtype).zero_())  # type: ignore[attr-defined]
-    plain = Pattern._set
-
-    def _set(self: Pattern, indices: Tensor, size: Any, slot: Tensor | None = None) -> None:
-        plain(self, guarded(indices) if type(indices) is Tensor else indices, size, slot)
-
-    Pattern._set = _set  # type: ignore[method-assign]
-
-
-class Maker:
-    def __init__(self, seed: int) -> None:
-        self.r = random.Random(seed)
-        self.g = torch.Generator().manual_seed(seed)
-        self.dtype = self.r.choice(
-            [torch.float32] * 3 + [torch.float64] * 3 + [torch.bfloat16, torch.int64, torch.complex64]
-        )
-
-    def numbers(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        kind = dtype or self.dtype
-        return guarded(torch.randint(-3, 4, shape, generator=self.g).to(kind))
-
-    def strided(self, x: Tensor) -> Tensor:
-        """The same shape with other strides: turned, every second one, overlapping, expanded."""
-        how = self.r.randrange(6)
-        if how == 0 and x.dim() > 1:
-            return guarded(x.transpose(0, -1)).transpose(0, -1)
-        if how == 1 and x.dim():
-            return guarded(torch.stack([x, x], -1))[..., 0]
-        if how == 2 and x.dim() and x.shape[0]:
-            return x[:1].expand(x.shape)
-        if how == 3 and x.dim() == 2 and x.numel():
-            return guarded(self.numbers(sum(x.shape) - 1)).as_strided(x.shape, (1, 1))
-        return x
-
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.r.choice([0, 1, 1, 2, 3, 4, 5, 9]) for _ in range(self.r.randrange(5)))
-
-    def sparse(self, size: tuple[int, ...] | None = None, dtype: torch.dtype | None = None) -> SparseTensor:
-        plain = size is not None
-        if size is None:
-            size = tuple(self.r.choice([1, 2, 3, 4, 6, 17]) for _ in range(self.r.choice([1, 2, 2, 2, 2, 3])))
-        n = self.r.randrange(0, 14)
-        index = torch.stack([torch.randint(max(m, 1), (n,), generator=self.g) for m in size])
-        if 0 in size:
-            index = index[:, :0]
-        batch = 0 if plain else self.r.choice([0, 0, 0, 1, 2])
-        tail = () if plain else self.r.choice([(), (), (), (2,)])
-        lead = tuple(self.r.choice([1, 2, 3]) for _ in range(batch))
-        if self.r.random() < 0.5:
-            index = torch.unique(index, dim=1) if index.numel() else index
-        return SparseTensor.from_coo(
-            index, self.numbers(*lead, index.shape[1], *tail, dtype=dtype), size, batch_dims=batch
-        )
-
-    def argument(self, S: SparseTensor) -> Any:
-        shape, r = tuple(S.shape), self.r
-        makers: list[Callable[[], Any]] = [
-            lambda: r.randint(-4, 5),
-            lambda: r.choice([0, 1, -1]),
-            lambda: r.choice([0.5, -1.5, 2.0, True, None, "sum", "max", 10**12]),
-            lambda: tuple(r.randint(-3, 4) for _ in range(r.randrange(4))),
-            lambda: self.strided(self.numbers(*shape)),
-            lambda: self.strided(self.numbers(*shape[-1:], r.choice([1, 3, 7, 20]))),
-            lambda: self.strided(self.numbers(*shape[:-2], *shape[-1:], r.choice([1, 2, 5]))),
-            lambda: self.strided(self.numbers(*(r.choice([1, n]) for n in shape))),
-            lambda: self.strided(self.numbers(*self.shape())),
-            lambda: self.sparse(shape) if len(shape) <= 4 and shape else self.sparse(),
-            lambda: self.sparse(),
-            lambda: S.t() if S.ndim == 2 else S,
-            lambda: torch.randint(-3, 9, (r.randrange(4),), generator=self.g),
-            lambda: torch.randint(0, 2, shape[:1] or (1,), generator=self.g).bool(),
-            lambda: torch.randint(0, 2, shape, generator=self.g).bool(),
-            lambda: torch.tensor(r.choice([-1, 0, 2, 2**62])),
-        ]
-        return r.choice(makers)()
-
-
-# Stored entries only, random, or without a like among dense tensors: asked to survive, not to equal.
-OTHER = {
-    *("softmax", "log_softmax", "propagate", "aggregate", "sparse_mask", "sampled_addmm", "dropout", "rrelu"),
-    *(
-        "alpha_dropout",
-        "empty_like",
-        "sparsify",
-        "unbatch",
-        "to_sparse",
-        "to_torch",
-        "to_scipy",
-        "to_edge_index",
-        "spsolve",
-    ),
-    *(
-        "to_sparse_coo",
-        "to_sparse_csr",
-        "to_sparse_csc",
-        "to_sparse_bsr",
-        "to_sparse_bsc",
-        "smm",
-        "hspmm",
-        "nonzero",
-    ),
-    *(
-        "div",
-        "divide",
-        "true_divide",
-        "__truediv__",
-        "__div__",
-        "remainder",
-        "fmod",
-        "floor_divide",
-        "__mod__",
-    ),
-    *(
-        "__floordiv__",
-        "__rmod__",
-        "__rfloordiv__",
-        "__rdiv__",
-        "__rtruediv__",
-        "type",
-        "share_memory_",
-        "solve",
-    ),
-    *(
-        "topk",
-        "max",
-        "min",
-        "argmax",
-        "argmin",
-        "aminmax",
-        "data_ptr",
-        "where",
-        "cuda",
-        "pin_memory",
-        "std",
-        "var",
-    ),
-    *(
-        "__rmatmul__",
-        "__radd__",
-        "__rsub__",
-        "__rmul__",
-        "__rpow__",
-        "rsub",
-        "tolist",
-        "item",
-        "gather",
-        "equal",
-        "pow",
-    ),
-    *(
-        "split",
-        "chunk",
-        "unbind",
-        "sign",
-        "sgn",
-        "solve_triangular",
-        "matrix_norm",
-        "norm",
-        "squeeze",
-        "vector_norm",
-        "__pow__",
-    ),
+# A result as long as the number says: what dense would do is to run out of memory.
+LONG = {"repeat", "tile", "expand", "broadcast_to", "roll", "topk", "diag", "diag_embed", "diagflat"}
+# Answers where the dense operation refuses, and why that is right.
+NOTHING_STORED = "0 // 0 and 0 % 0 of whole numbers where nothing is stored"
+LENIENT = {
+    **dict.fromkeys(("diag_embed", "diagflat"), "a result longer than memory"),
+    **dict.fromkeys(("max", "min", "squeeze"), "None is no dimension"),
+    **dict.fromkeys(("floor_divide", "__floordiv__", "remainder", "fmod", "__mod__", "div"), NOTHING_STORED),
+    "kron": "torch's own needs other strides",
+    "logsumexp": "torch's own fails for no dimensions of a vector",
 }
-# Shapes that dense refuses must be refused here too.
-STRICT = {
-    "matmul",
-    "mm",
-    "mv",
-    "bmm",
-    "__matmul__",
-    "linear",
-    "mul",
-    "add",
-    "sub",
-    "__add__",
-    "__mul__",
-    "__sub__",
-}
-
-
-def dense(x: Any) -> Any:
-    return x.to_dense() if isinstance(x, SparseTensor) else x
-
-
-def like(name: str) -> Any:
-    for home in (Tensor, torch, F, torch.special, torch.linalg):
-        if callable(found := getattr(home, name, None)):
-            return found
-    return None
 
 
 def attempt(f: Callable[..., Any], args: list[Any]) -> tuple[Any, Exception | None]:
@@ -254,53 +63,257 @@ def attempt(f: Callable[..., Any], args: list[Any]) -> tuple[Any, Exception | No
         return None, error
 
 
-def method(name: str, m: Maker) -> str:
-    S = m.sparse()
-    args = [m.argument(S) for _ in range(m.r.choice([0, 0, 0, 1, 1, 1, 1, 2, 3]))]
-    if any(isinstance(a, int) and a > 10**6 for a in args) and name in (
-        "repeat",
-        "tile",
-        "expand",
-        "roll",
-        "topk",
-    ):
-        return "skipped"
-    got, error = attempt(METHODS[name], [S, *args])
-    oracle = like(name)
-    if name in OTHER or oracle is None:
-        return "survived"
-    want, refused = attempt(oracle, [dense(S), *(dense(a) for a in args)])
+def slipped(error: Exception) -> bool:
+    """An error of Python's or torch's that only the boundary made ours: right where dense refuses too."""
+    said = str(error)  # Python's own count of arguments is clear enough: torch has old spellings with more
+    return error.__cause__ is not None and "can't take these" in said and "positional arg" not in said
+
+
+def shown(name: str, S: SparseTensor, args: list[Any]) -> str:
+    parts = [
+        f"{type(a).__name__}{tuple(a.shape)} {a.dtype}" if hasattr(a, "shape") else repr(a) for a in args
+    ]
+    return f"{name}({', '.join(parts)}) of {tuple(S.shape)} {S.dtype}, batch {S.batch_dims}, dense {S.dense_dim()}"
+
+
+def judge(name: str, S: SparseTensor, args: list[Any], got: Any, error: Exception | None) -> str:
+    """What became of one call: equal, refused, or an assertion."""
+    oracle = ORACLES.get(name)
+    if oracle is not None:
+        want, refused = attempt(oracle, [S, *args])
+    else:
+        plain = of_torch(name)
+        if plain is None:
+            raise AssertionError(f"nobody says what {name} must answer")
+        want, refused = attempt(plain, [dense(S), *(dense(a) for a in args)])
+    if want is NotImplemented:
+        refused = TypeError("no operator for these")
     if error is not None:
-        if isinstance(error, GradmendError) or refused is not None:
+        if isinstance(error, GradmendError) and not (refused is None and slipped(error)):
             return "refused"
-        if isinstance(error, TypeError | IndexError) and "gradmend" not in str(error) and _said_by_us(error):
-            return "refused"
-        raise AssertionError(f"{name}{args}: dense answers, and {type(error).__name__}: {error}") from error
+        raise AssertionError(f"{shown(name, S, args)}: {type(error).__name__}: {error}") from error
+    if name in RANDOM:
+        random_ones(name, S, args, got)
+        return "equal"
+    if got is NotImplemented:
+        return "refused"
     if refused is not None:
-        assert name not in STRICT or isinstance(refused, TypeError), (
-            f"{name}{args} on {tuple(S.shape)}: dense says {refused}"
-        )
-        return "lenient"
-    if got is NotImplemented or not isinstance(want, Tensor) or not isinstance(got, Tensor | SparseTensor):
-        return "survived"
-    made = dense(got)
-    close = (
-        {"atol": 0.1, "rtol": 0.05} if made.dtype == torch.bfloat16 or want.dtype == torch.bfloat16 else {}
-    )
-    torch.testing.assert_close(
-        made, want.to(made.dtype), equal_nan=True, **close, msg=lambda said: f"{name}{args}: {said}"
-    )
+        if name in LENIENT:
+            return "lenient"
+        raise AssertionError(f"{shown(name, S, args)}: dense refuses, {type(refused).__name__}: {refused}")
+    try:
+        if name in ("argmax", "argmin", "max", "min") and args and isinstance(want, Tensor | tuple):
+            _extreme(name, S, args, got)
+        else:
+            check(tidy(name, got), tidy(name, want) if isinstance(want, tuple) else want)
+    except Unlike as wrong:
+        raise AssertionError(f"{shown(name, S, args)}: {wrong}") from wrong
     return "equal"
 
 
-def _said_by_us(error: BaseException) -> bool:
-    """Raised by a line of ours, or by Python for arguments that don't fit."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and (
-        "gradmend/sparse" in trace.tb_frame.f_code.co_filename or "argument" in str(error)
+def _extreme(name: str, S: SparseTensor, args: list[Any], got: Any) -> None:
+    """Of equal numbers any may be named."""
+    if isinstance(args[0], Tensor | SparseTensor):
+        check(got, getattr(torch, name)(dense(S), dense(args[0])))
+        return
+    X, dim = dense(S), args[0]
+    top = X.amax(dim) if "max" in name else X.amin(dim)
+    value, at = (got.values, got.indices) if isinstance(got, tuple) else (None, got)
+    at = dense(at)
+    found = (
+        X.reshape(-1)[at] if dim is None else X.gather(dim, at.unsqueeze(dim) if at.dim() < X.dim() else at)
     )
+    check(found.reshape(top.shape), top)
+    if value is not None:
+        check(dense(value).reshape(top.shape), top)
+
+
+def method(name: str, m: Maker) -> str:
+    S = m.square(m.r.choice([1, 3, 5])) if "solve" in name and m.r.random() < 0.7 else m.sparse()
+    args = m.fitting(name, S) if m.r.random() < 0.5 else None
+    if args is None:
+        count = m.r.choice([0, 0, 0, 1, 1, 1, 1, 2, 3])
+        if name.startswith("__"):  # Python itself counts an operator's operands
+            count = 0 if name in ("__abs__", "__neg__", "__pos__", "__invert__") else 1
+        args = [m.argument(S) for _ in range(count)]
+    if "solve" in name and m.r.random() < 0.7:
+        args = [m.numbers(S.shape[0], *m.r.choice([(), (2,)]), dtype=S.dtype)]
+    if name in LONG and any(isinstance(a, int) and a > 10**6 for a in args):
+        return "skipped"
+    if name == "solve_triangular":
+        upper = m.r.choice([True, False])
+        got, error = attempt(lambda *a: S.solve_triangular(*a, upper=upper), args)
+        want, refused = attempt(lambda *a: torch.linalg.solve_triangular(dense(S), *a, upper=upper), args)
+        if error is not None:
+            assert isinstance(error, GradmendError), f"{shown(name, S, args)}: {error!r}"
+            return "refused"
+        if refused is not None:  # torch's own takes no right side that is a vector
+            want = torch.linalg.solve_triangular(dense(S), args[0][:, None], upper=upper)[:, 0]
+        if not bool((dense(S).diagonal() == 0).any()):
+            check(got, want)
+        return "equal"
+    got, error = attempt(getattr(SparseTensor, name), [S, *args])
+    return judge(name, S, args, got, error)
+
+
+def _of_two(f: Any) -> Callable[[Maker], tuple[Any, list[Any]]]:
+    """Two tensors of one shape, at least one of them sparse."""
+
+    def make(m: Maker) -> tuple[Any, list[Any]]:
+        a = m.sparse()
+        b = m.argument(a) if m.r.random() < 0.5 else m.sparse(tuple(a.shape))
+        return f, [a, b] if m.r.random() < 0.7 else [b, a]
+
+    return make
+
+
+def _joined(f: Any, dims: bool = True) -> Callable[[Maker], tuple[Any, list[Any]]]:
+    def make(m: Maker) -> tuple[Any, list[Any]]:
+        a = m.sparse()
+        rest = [m.r.choice([a, m.argument(a), m.sparse(tuple(a.shape))]) for _ in range(m.r.randrange(3))]
+        return f, [[a, *rest], *([m.r.randint(-3, 3)] if dims else [])]
+
+    return make
+
+
+def _addmm(m: Maker) -> tuple[Any, list[Any]]:
+    a = m.sparse()
+    right = m.strided(m.numbers(*a.shape[-1:], m.r.choice([1, 3, 8])))
+    C = m.r.choice([m.numbers(*a.shape[:1], *right.shape[-1:]), m.numbers(*right.shape[-1:]), m.argument(a)])
+    return m.r.choice([torch.addmm, torch.sparse.addmm]), [C, a, m.r.choice([right, right, m.argument(a)])]
+
+
+def _addmv(m: Maker) -> tuple[Any, list[Any]]:
+    a = m.sparse()
+    return torch.addmv, [m.numbers(*a.shape[:1]), a, m.r.choice([m.numbers(*a.shape[-1:]), m.argument(a)])]
+
+
+def _linear(m: Maker) -> tuple[Any, list[Any]]:
+    w = m.sparse()
+    x = m.strided(m.numbers(*m.r.choice([(), (2,), (2, 3)]), *w.shape[-1:]))
+    return F.linear, [m.r.choice([x, x, m.argument(w)]), w, m.r.choice([None, m.numbers(*w.shape[:1])])]
+
+
+def _einsum(m: Maker) -> tuple[Any, list[Any]]:
+    words = ["ij,jk->ik", "ij,kj->ik", "ij,ij->", "ij,j->i", "ij->ji", "ij->i", "ii->i", "ij,ij->ij", "ij,jk,kl->il", "i,i->", "ij", "abc,cd->abd"]  # fmt: skip
+    S = m.sparse()
+    n, k = S.shape[-1], S.shape[0]
+    other = m.r.choice([m.numbers(n, 3), m.numbers(*S.shape), m.numbers(n), m.sparse(), m.argument(S)])
+    operands = m.r.choice([[S], [S, other], [S, other], [S, other, m.numbers(3, k)]])
+    return torch.einsum, [m.r.choice(words), *operands]
+
+
+def _tensordot(m: Maker) -> tuple[Any, list[Any]]:
+    S = m.sparse()
+    return torch.tensordot, [
+        S,
+        m.r.choice([m.numbers(*S.shape), m.argument(S)]),
+        m.r.choice([1, 2, ([0], [0]), ([-1], [-1])]),
+    ]
+
+
+def _normalize(m: Maker) -> tuple[Any, list[Any]]:
+    return F.normalize, [
+        m.sparse(),
+        m.r.choice([1, 2, 3.0, m.argument(m.sparse((2, 2)))]),
+        m.r.randint(-3, 3),
+    ]
+
+
+def _where(m: Maker) -> tuple[Any, list[Any]]:
+    S = m.sparse()
+    mask = m.r.choice([torch.randint(0, 2, tuple(S.shape), generator=m.g).bool(), S != 0, m.argument(S)])
+    other = m.r.choice([0, m.numbers(*S.shape), m.sparse(tuple(S.shape)), m.argument(S)])
+    return torch.where, [mask, *([S, other] if m.r.random() < 0.5 else [other, S])]
+
+
+def _of_one(f: Any) -> Callable[[Maker], tuple[Any, list[Any]]]:
+    def make(m: Maker) -> tuple[Any, list[Any]]:
+        S = m.sparse()
+        return f, [S, *(m.argument(S) for _ in range(m.r.choice([0, 0, 1, 1, 2])))]
+
+    return make
+
+
+def _lossy(name: str) -> Callable[[Maker], tuple[Any, list[Any]]]:
+    def make(m: Maker) -> tuple[Any, list[Any]]:
+        f, reduction = getattr(F, name), m.r.choice(["mean", "sum", "none", "most"])
+        return lambda a, b: f(a, b, reduction=reduction), _of_two(f)(m)[1]
+
+    return make
+
+
+# torch's functions that are no methods of ours.
+FUNCTIONS: dict[str, Callable[[Maker], tuple[Any, list[Any]]]] = {
+    "addmm": _addmm,
+    "addmv": _addmv,
+    "linear": _linear,
+    "einsum": _einsum,
+    "tensordot": _tensordot,
+    "cat": _joined(torch.cat),
+    "stack": _joined(torch.stack),
+    "vstack": _joined(torch.vstack, False),
+    "hstack": _joined(torch.hstack, False),
+    "column_stack": _joined(torch.column_stack, False),
+    "block_diag": lambda m: (torch.block_diag, [m.sparse(), m.sparse()]),
+    "normalize": _normalize,
+    "linalg.norm": _of_one(torch.linalg.norm),
+    "real": _of_one(torch.real),
+    "imag": _of_one(torch.imag),
+    "result_type": _of_two(torch.result_type),
+    "numel": _of_one(torch.numel),
+    "where": _where,
+    **{n: _lossy(n) for n in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div")},
+}
+
+
+def function(name: str, m: Maker) -> str:
+    f, args = FUNCTIONS[name](m)
+
+    def all_dense(x: Any) -> Any:
+        return [dense(y) for y in x] if isinstance(x, list) else dense(x)
+
+    if not any(isinstance(y, SparseTensor) for x in args for y in (x if isinstance(x, list) else [x])):
+        return "skipped"
+    got, error = attempt(f, args)
+    want, refused = attempt(f, [all_dense(x) for x in args])
+    said = ", ".join(f"{type(x).__name__} {tuple(x.shape) if hasattr(x, 'shape') else x}" for x in args)
+    if error is not None:
+        ours = isinstance(error, GradmendError) and not (refused is None and slipped(error))
+        # torch's own parser speaks before it hands a call over.
+        assert ours or (refused is not None and isinstance(error, TypeError)), f"{name}({said}): {error!r}"
+        return "refused"
+    assert refused is None, f"{name}({said}): dense refuses, {refused!r}"
+    try:
+        check(got, want)
+    except Unlike as wrong:
+        raise AssertionError(f"{name}({said}): {wrong}") from wrong
+    return "equal"
+
+
+def life(m: Maker) -> str:
+    """A tensor's own attributes and methods."""
+    S = m.sparse()
+    same_object_rules(S)
+    X = dense(S)
+    check(S.T, X.permute(*reversed(range(X.dim()))))
+    if S.ndim > 1:
+        check(S.mT, X.mT)
+    check(S.map(lambda v: v * 2), X * 2)
+    for wrong in ("copy_", "map", "like"):
+        _, error = attempt(getattr(S, wrong), [m.argument(S)])
+        assert error is None or isinstance(error, GradmendError | TypeError | AttributeError), repr(error)
+    if m.dtype.is_floating_point:
+        S = SparseTensor(S.pattern, S.values().detach().clone().requires_grad_(), batch_dims=S.batch_dims)
+        (S * S).sum().backward()
+        check(S.grad, torch.where(stored(S), 2 * dense(S).detach(), 0))
+    return "equal"
+
+
+def _factors(m: Maker) -> list[Any]:
+    pattern, k, lead = m.sparse((4, 6)).pattern, m.r.choice([1, 3, 8, 17]), m.r.choice([(), (2,), (1, 3)])
+    A, B = m.strided(m.numbers(*lead, 4, k)), m.strided(m.numbers(*m.r.choice([(), lead]), k, 6))
+    return [pattern, m.r.choice([A, A, m.numbers(*m.shape())]), m.r.choice([B, B, m.numbers(*m.shape())])]
 
 
 def constructor(name: str, m: Maker) -> str:
@@ -347,7 +360,7 @@ def constructor(name: str, m: Maker) -> str:
             m.strided(m.numbers(*m.shape())),
             r.choice([None, None, m.sparse().pattern, torch.ones(2, 2) > 0]),
         ],
-        "sddmm": [m.sparse().pattern, m.numbers(*m.shape()), m.numbers(*m.shape())],
+        "sddmm": _factors(m),
         "SparseTensor": [m.sparse().pattern, values],
         "cg": [m.sparse(), m.numbers(*m.shape())],
         "block_diag": [m.sparse(), m.sparse()],
@@ -363,41 +376,40 @@ def constructor(name: str, m: Maker) -> str:
         "sddmm": gs.sddmm, "cg": gs.cg, "block_diag": gs.block_diag, "kernels.spmm": matmul.spmm,
     }.get(name) or api.CONSTRUCTORS[name]  # fmt: skip
     got, error = attempt(f, cases[name])
+    want, refused = attempt(MEANT[name], cases[name])
     if error is not None:
-        assert isinstance(error, GradmendError), f"{name}{cases[name]}: {type(error).__name__}: {error}"
+        ours = isinstance(error, GradmendError) and not (refused is None and slipped(error))
+        assert ours, f"{name}{cases[name]}: {type(error).__name__}: {error}"
         return "refused"
-    if (
-        isinstance(got, SparseTensor)
-        and got.pattern.ndim == 2
-        and not got.dense_dim()
-        and got.numel() < 10**4
-        and not got.batch_dims
-    ):
-        X = m.numbers(got.shape[1], r.choice([1, 3, 8, 17]), dtype=got.dtype)
-        torch.testing.assert_close(
-            (got @ X).double() if not got.is_complex() else got @ X,
-            (got.to_dense() @ X).double() if not got.is_complex() else got.to_dense() @ X,
-            atol=0.1,
-            rtol=0.05,
-        )
-        return "equal"
-    return "survived"
+    if isinstance(refused, Long):
+        return "lenient"
+    assert refused is None, f"{name}{cases[name]}: should be refused: {refused!r}"
+    try:
+        check(got, want)
+        if isinstance(got, SparseTensor) and got.ndim == got.pattern.ndim == 2:
+            X = m.numbers(got.shape[1], r.choice([1, 3, 8, 17]), dtype=got.dtype)
+            check(got @ X, want @ X)
+    except Unlike as wrong:
+        raise AssertionError(f"{name}{cases[name]}: {wrong}") from wrong
+    return "equal"
 
 
 CONSTRUCTORS = (
-    *(
-        "from_coo",
-        "Pattern",
-        "Pattern.sorted",
-        "Pattern.from_keys",
-        "from_csr",
-        "from_csc",
-        "from_bsr",
-        "from_edge_index",
-    ),
-    *("from_dense", "sddmm", "SparseTensor", "cg", "block_diag", "kernels.spmm"),
+    *("from_coo", "Pattern", "Pattern.sorted", "Pattern.from_keys", "from_csr", "from_csc", "from_bsr"),
+    *("from_edge_index", "from_dense", "sddmm", "SparseTensor", "cg", "block_diag", "kernels.spmm"),
 )
-NAMES = (*sorted(METHODS), *CONSTRUCTORS * 3)
+NAMES = (*sorted(METHODS), *(f"torch.{n}" for n in FUNCTIONS), "life", *TRAINED, *CONSTRUCTORS * 3)
+
+
+def one_call(name: str, seed: int) -> str:
+    m = Maker(seed)
+    if name == "life":
+        return life(m)
+    if name in TRAINED:
+        return TRAINED[name](m)
+    if name.startswith("torch."):
+        return function(name.removeprefix("torch."), m)
+    return constructor(name, m) if name in CONSTRUCTORS else method(name, m)
 
 
 def fuzz(calls: int) -> Counter[str]:
@@ -412,8 +424,7 @@ def fuzz(calls: int) -> Counter[str]:
     )
     @given(st.sampled_from(NAMES), st.integers(0, 2**32 - 1))
     def one(name: str, seed: int) -> None:
-        m = Maker(seed)
-        told[constructor(name, m) if name in CONSTRUCTORS else method(name, m)] += 1
+        told[one_call(name, seed)] += 1
 
     one()
     return told

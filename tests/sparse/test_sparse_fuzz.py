@@ -13,9 +13,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sparse_fuzz import CONSTRUCTORS, FUNCTIONS
 from torch import Tensor
 
-from gradmend.sparse import SparseTensor
+import gradmend.sparse
+from gradmend.sparse import SparseTensor, api
+from gradmend.sparse.dispatch import METHODS, TABLE
 
 CALLS = int(os.environ.get("GRADMEND_FUZZ", "600"))
 
@@ -33,12 +36,41 @@ def test_calls_between_guard_pages_equal_dense_or_are_refused() -> None:
     assert told["equal"] > CALLS / 30 and told["refused"] > CALLS / 30
 
 
+def test_every_public_name_is_called() -> None:
+    """What a user can reach through torch's functions, our methods and the package's own names."""
+    elsewhere = {"grad", "backward", "triangular_solve", "coalesce", "is_complex", "is_floating_point"}
+    methods, homes = set(METHODS.values()), (torch, torch.linalg, torch.nn.functional)
+    called = {TABLE.get(getattr(home, n.removeprefix("linalg."), None)) for n in FUNCTIONS for home in homes}
+    left = {
+        f.__name__
+        for f, op in TABLE.items()
+        if op not in methods and op not in called and f.__name__ not in elsewhere
+    }
+    assert not left
+    ours = {"Pattern", "SparseTensor", "sddmm", "cg", "block_diag"}
+    tested_by_name = {
+        "band",
+        "batch",
+        "diag_of",
+        "eye",
+        "full",
+        "nn",
+        "optim",
+        "patch",
+        "solve_triangular",
+        "spsolve",
+    }
+    errors = {n for n in gradmend.sparse.__all__ if n.endswith("Error")}
+    assert set(gradmend.sparse.__all__) - errors == ours | tested_by_name
+    assert set(api.CONSTRUCTORS) - set(CONSTRUCTORS) == {"from_lists", "from_torch", "from_scipy"}
+
+
 def test_the_guards_do_end_a_process_that_reads_on() -> None:
     """What the test above relies on."""
     code = (
         "import sys, torch; sys.path.insert(0, sys.argv[1])\n"
-        "import sparse_fuzz\n"
-        "t = sparse_fuzz.guarded(torch.ones(5))\n"
+        "import sparse_guards\n"
+        "t = sparse_guards.guarded(torch.ones(5))\n"
         "print(t.as_strided((5,), (1,)).sum().item(), flush=True)\n"
         "import ctypes; ctypes.string_at(t.data_ptr(), 21)\n"
         "print('went on')\n"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse import Pattern, SparseTensor
-from gradmend.sparse.functions import segment
+from gradmend.sparse.autograd import segment
 from gradmend.sparse.kernels.gate import SMALL
 
 P = Pattern.random((300, 400), nnz=70_000, generator=torch.Generator().manual_seed(0))

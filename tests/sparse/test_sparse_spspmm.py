@@ -10,7 +10,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from gradmend.sparse import Pattern, SparseError, SparseTensor
-from gradmend.sparse.functions import spspmm
+from gradmend.sparse.autograd import contract
 from gradmend.sparse.kernels import gustavson, team
 
 G = torch.Generator().manual_seed(0)
@@ -22,7 +22,7 @@ Q = Pattern.random((5, 3), density=0.4, generator=G)
     ("chunk", "dtype"), [(1 << 21, torch.complex128), (7, torch.float64), (1, torch.float64)]
 )
 def test_in_pieces_of_any_size(chunk: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spspmm, "_CHUNK", chunk)
+    monkeypatch.setattr(contract, "_CHUNK", chunk)
     p, q = Pattern(P.indices(), P.size), Pattern(Q.indices(), Q.size)
     a = torch.randn(P.nnz, dtype=dtype, generator=G, requires_grad=True)
     b = torch.randn(Q.nnz, dtype=dtype, generator=G, requires_grad=True)
@@ -87,7 +87,7 @@ def test_compiled_to_the_second_derivative(dtype: torch.dtype, monkeypatch: pyte
     def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (SparseTensor(p, a) @ SparseTensor(q, b)).to_dense()
 
-    assert spspmm.plan_for(p, q).product is not None
+    assert contract.plan_for(p, q).product is not None
     assert gradcheck(f, (a, b), check_forward_ad=True) and gradgradcheck(f, (a, b))
 
 
@@ -118,7 +118,7 @@ def test_both_roads_agree(dtype: torch.dtype, threads: int, monkeypatch: pytest.
         w = torch.linspace(-1, 1, C.nnz).to(dtype)
         both = torch.autograd.grad(C.values(), (a, b), w, retain_graph=True)
         alone = [torch.autograd.grad(C.values(), x, w, retain_graph=True)[0] for x in (a, b)]
-        assert (spspmm.plan_for(left, right).product is not None) is (gustavson.SMALL == 0)
+        assert (contract.plan_for(left, right).product is not None) is (gustavson.SMALL == 0)
         return [C.indices(), C.values(), *both, *alone]
 
     monkeypatch.setattr(gustavson, "SMALL", 0)
@@ -137,7 +137,7 @@ def test_few_entries_in_a_huge_shape_stay_few(monkeypatch: pytest.MonkeyPatch) -
     p, q = Pattern(torch.stack([row, mid]), (n, n)), Pattern(torch.stack([mid.flip(0), col]), (n, n))
     S, T = SparseTensor(p, torch.randn(400)), SparseTensor(q, torch.randn(400))
     C = S @ T
-    product = spspmm.plan_for(S.pattern, T.pattern).product
+    product = contract.plan_for(S.pattern, T.pattern).product
     assert product is not None and product.pairs[5] <= 400 and product.ptr.shape[0] <= 401
     want = {
         (int(r), int(c))

@@ -530,6 +530,21 @@ def test_cumsum_outer_and_losses() -> None:
         F.mse_loss(S, T[:1])
 
 
+@pytest.mark.parametrize("places", [[[0, 1, 1], [2, 0, 2]], [[1, 0, 1], [2, 2, 0]], [[0, 0, 1], [2, 2, 0]]])
+@pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_])
+def test_torchs_own_clipping_takes_sparse_tensors(places: Any, clip: Any) -> None:
+    """Sorted, unsorted and repeated places; a dense parameter goes along, and a gradient is clipped where it lies."""
+    v, w = (torch.tensor([3.0, 4.0, 5.0], requires_grad=True) for _ in range(2))
+    p, q = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    S = SparseTensor.from_coo(places, v, (2, 3))
+    (S * S).sum().backward()
+    w.grad, p.grad, q.grad = v.grad.clone(), torch.ones(2), torch.ones(2)
+    told, expected = clip([S, p], 1.0), clip([w, q], 1.0)
+    assert told is expected is None or torch.equal(told, expected)
+    assert torch.equal(v.grad, w.grad) and torch.equal(p.grad, q.grad)
+    assert torch.equal(nn.utils.get_total_norm([S.grad]), nn.utils.get_total_norm([w.grad]))
+
+
 # Ranks
 
 RANKS = """
@@ -539,7 +554,17 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 rank, place, later = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=2)
 torch.manual_seed(rank)
-m = DDP(snn.SparseLinear(16, 16, 0.1))
+m = DDP(snn.SparseLinear(16, 16, 0.1 + 0.1 * rank))  # other places, and another number of them
+mine = m.module.weight.pattern.keys()
+first = mine.clone()
+dist.broadcast(first, 0)
+assert torch.equal(mine, first)  # before any forward
+try:
+    DDP(snn.SparseLinear(16 + rank, 16, 0.1))
+except Exception as error:
+    assert "in the sizes [(16, 16), (16, 17)]" in str(error), error
+else:
+    raise AssertionError("sizes differ")
 g = torch.Generator().manual_seed(5)
 X, Y = torch.randn(8, 16, generator=g), torch.randn(8, 16, generator=g)
 o = torch.optim.SGD(m.parameters(), 0.1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gradmend
+from gradmend.story.advice import advised
 
 
 def loaded(layer: torch.nn.Linear) -> None:
@@ -36,7 +37,8 @@ def test_a_linear_layers_weight(update: Callable[[torch.nn.Linear], None]) -> No
         update(layer)
         loss.backward()
     conflict = caught.value.conflict
-    assert conflict.rule == "GM105" and "after backward()" in conflict.help[0]
+    assert conflict.rule == "GM105" and "`layer.weight` as line" in conflict.message
+    assert advised(conflict).help[0].startswith(("move line", "do the update after the last backward()"))
     assert conflict.saved is not None and conflict.saved.tensor.name == "layer.weight"
 
 
@@ -58,9 +60,7 @@ def test_lines_of_two_files_are_told_with_their_files() -> None:
         words["scale"](y)
         y.sum().backward()
     here = Path(__file__).name
-    assert caught.value.conflict.message.startswith(
-        "ops.py line 2 overwrote the result of exp, `y`, which exp on"
-    )
+    assert caught.value.conflict.message.startswith("ops.py line 2 changes `y` in place, but backward() on")
     assert caught.value.conflict.message.count(f"{here} line") == 2
 
 

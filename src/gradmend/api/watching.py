@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ContextDecorator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from gradmend.api import installing
-from gradmend.capture.hooks import arming, saved_tensors
+from gradmend.capture.graph import calls
+from gradmend.capture.graph.calls import BackwardCall, Roots
+from gradmend.capture.hooks import arming, retaining, saved_tensors
 from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.budget import parse
+from gradmend.capture.sites import Raw, resolve
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.compat import trust
-from gradmend.errors import ConflictError
-from gradmend.model import Conflict, Session
+from gradmend.errors import ConflictError, GradmendWarning
+from gradmend.model import Conflict, Culprit, Frame, Session
 from gradmend.uncollected import uncollected
 
 
 class Teller:
     """Hears every finding of one scope, and keeps the Session: each cause once, with how often it came."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, aloud: bool = True) -> None:
         self.policy = policy
+        self.aloud = aloud  # warn of what stops nobody; the command line tells it at the end instead
         self.session = Session()
         self.closed = False
         self._known: dict[Any, Tally] = {}
@@ -64,12 +69,14 @@ class Teller:
             if self.closed:
                 self.count()
         if not finding.harmful:
+            if known[1] == 1:
+                self._warn(self.session.conflicts[known[0]])
             return None
         # What a checkpointed region reads again is read where it lies: no old value can be put there.
         healable = finding.cause in ("write", "swap") and not isinstance(save, Read)
         if self.policy == "heal" and healable:
-            if self.session.outcome == "clean":
-                self.session.outcome = "healed"
+            if known[1] == 1:
+                self._healed(self.session.conflicts[known[0]])
             return None
         self.session.outcome = "conflict"
         self.count()
@@ -98,11 +105,52 @@ class Teller:
         self._known[fault.key] = [len(self.session.conflicts), 1, 0]
         self.session.conflicts.append(conflict)
         if healed:
-            if self.session.outcome == "clean":
-                self.session.outcome = "healed"
+            self._healed(conflict)
             return None
         self.session.outcome = "conflict"
         return ConflictError(words_of(conflict), conflict)
+
+    def _healed(self, conflict: Conflict) -> None:
+        if self.session.outcome == "clean":
+            self.session.outcome = "healed"
+        self._warn(conflict, "healed: ")
+
+    def _warn(self, conflict: Conflict, before: str = "") -> None:
+        """One warning for each cause, at its line: nothing is done behind the user's back."""
+        if self.aloud:
+            _warn_at(
+                conflict.culprits[0] if conflict.culprits else conflict.backward, before + conflict.message
+            )
+
+    def refused(self, error: RuntimeError, raw: Raw) -> None:
+        """A call that PyTorch refuses in forward was made by other words."""
+        known = self._known.get(raw)
+        if known is not None:
+            known[1] += 1
+            return
+        from gradmend.story.failures.diagnosing import diagnose
+
+        conflict = diagnose(error, at=resolve(raw))
+        if conflict is not None:
+            self._known[raw] = [len(self.session.conflicts), 1, 0]
+            self.session.conflicts.append(conflict)
+            self._healed(conflict)
+
+    def again(self, call: BackwardCall, roots: Roots, times: int) -> None:
+        """A backward went through a graph that PyTorch would have freed: told once for each line, and if it grows."""
+        from gradmend.story.failures.second_backward import diagnose, growing
+
+        conflict = diagnose(call.site, roots=roots, history=calls.history, kept=call)
+        if times == 1:
+            self.session.conflicts.append(conflict)
+            self._healed(conflict)
+        else:
+            _warn_at(conflict.backward, growing(conflict, times))
+
+
+def _warn_at(place: Culprit | Frame | None, words: str) -> None:
+    file, line = (place.file, place.line) if place is not None else ("<unknown>", 0)
+    warnings.warn_explicit(f"gradmend: {words}", GradmendWarning, file, line)
 
 
 def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100) -> str:
@@ -116,10 +164,19 @@ def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100) -> s
 class Watching(ContextDecorator):
     """What watch() and heal() return: enter it with `with`, or put it above a function."""
 
-    def __init__(self, policy: Policy, budget: int | None = None, paranoid: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        budget: int | None = None,
+        paranoid: bool = False,
+        retain: bool = False,
+        aloud: bool = True,
+    ) -> None:
         self._policy: Policy = policy
         self._budget = budget
         self._paranoid = paranoid
+        self._retain = retain
+        self._aloud = aloud
         self._open: list[tuple[Scope, Teller]] = []
 
     @property
@@ -129,15 +186,20 @@ class Watching(ContextDecorator):
 
     def __enter__(self) -> Session:
         trust.require(self._policy)
-        teller = Teller(self._policy)
+        teller = Teller(self._policy, self._aloud)
         healed = teller.healed if self._policy == "heal" else None
-        scope = Scope(self._policy, teller, self._budget, self._paranoid, healed, teller.spared)
+        again = teller.again if self._retain else None
+        scope = Scope(self._policy, teller, self._budget, self._paranoid, healed, teller.spared, again)
+        scope.refused = teller.refused if self._policy == "heal" else None
         if self._budget is not None:
             LEDGER.budgets = True
         with switch.lock:
             switch.arm()
             saved_tensors.arm()
             saved_tensors.open_scope(scope)
+            if self._retain:
+                with installing.below():
+                    retaining.arm()
             installing.hear_backwards()
             arming.arm()
         self._open.append((scope, teller))
@@ -161,6 +223,9 @@ class Watching(ContextDecorator):
         with switch.lock:
             arming.disarm()
             installing.ignore_backwards()
+            if self._retain:
+                with installing.below():
+                    retaining.disarm()
             switch.disarm()
             saved_tensors.disarm()
 
@@ -181,12 +246,13 @@ def watch(*, paranoid: bool = False) -> Watching:
     return Watching("watch", paranoid=paranoid)
 
 
-def heal(budget: int | str | None = None, *, paranoid: bool = False) -> Watching:
+def heal(budget: int | str | None = None, *, paranoid: bool = False, retain: bool = False) -> Watching:
     """Give backward every value as it was when it was saved: the gradient of the forward that really ran.
 
-    `budget` bounds the old values kept, in bytes or as "512MB". What can't be healed raises, with its story.
+    `budget` bounds the old values kept, in bytes or as "512MB". `retain` keeps graphs until nobody holds them, so that a
+    second backward goes through what the first one would have freed. What can't be healed raises, with its story.
     """
-    return Watching("heal", parse(budget), paranoid)
+    return Watching("heal", parse(budget), paranoid, retain)
 
 
 __all__ = ["Teller", "Watching", "heal", "watch", "words_of"]

@@ -3,55 +3,78 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from gradmend.check.findings import Finding
+from gradmend.check import words
+from gradmend.check.findings import Finding, place_of
 from gradmend.check.project import Module, Project
 from gradmend.check.risk import Risks
 from gradmend.check.values import Class, Function, Instance, Value, unknown
-from gradmend.check.walk.core import Enough, Frame
-from gradmend.check.walk.external import External
+from gradmend.check.walk.frames import Enough, Frame
+from gradmend.check.walk.walker import Walker
 
 _BASE = 30_000
 _PER_STATEMENT = 30
 _MOST = 2_000_000
 
 
-def analyse(file: str, tree: ast.Module, project: Project) -> list[Finding]:
-    """The findings that one file shows. It never fails: what can't be walked is left."""
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    findings: list[Finding]
+    stopped: bool = False  # the allowance was used up before all of it was walked
+
+
+def analyse(file: str, tree: ast.Module, project: Project) -> Analysis:
+    """The findings that one file shows. It never fails: what can't be walked is told or left."""
     risks = Risks(tree)
     if not risks.any:
-        return []
+        return Analysis([])
     module = project.module(file)
     module.main = True
-    walker = External(project, min(_MOST, _BASE + _PER_STATEMENT * risks.statements))
+    walker = Walker(project, min(_MOST, _BASE + _PER_STATEMENT * risks.statements))
     module.declared = True
-    _guarded(walker, lambda: _program(walker, module))
+    _program(walker, module)
     _rest(walker, module, risks)
     # A program's conflict may lie in a module that it imports: whoever asked for that file is told.
-    return sorted(walker.ledger.findings.values(), key=lambda f: f.order)
+    return Analysis(sorted(walker.ledger.findings.values(), key=lambda f: f.order), walker.stopped)
 
 
-def _guarded(walker: External, walk: Any) -> None:
+def _guarded(walker: Walker, walk: Callable[[], object], module: Module, node: ast.AST) -> None:
+    """Walk, whatever comes, and begin anew after it."""
+    walker.ledger.since = walker.ledger.tick
     try:
         walk()
     except Enough:
-        pass
+        pass  # with arguments of which nothing is known, a long way is rarely worth its end
     except RecursionError:
-        pass
-    walker.frames.clear()
-    walker.active.clear()
-    walker.journals.clear()
-    walker.path, walker.grad_mode, walker.statement, walker.healed = (), True, None, False
-    walker.holds.clear()
+        walker.told(words.too_deep(place_of(module.file, node)))
+    walker.begin()
 
 
-def _program(walker: External, module: Module) -> None:
-    walker.frames.append(Frame(module, module.env))
-    walker.run_block(module.tree.body)
+def _program(walker: Walker, module: Module) -> None:
+    """The module's own statements, one by one: one that is nested too deeply does not cost the others."""
+    frame = Frame(module, module.env)
+    walker.frames.append(frame)
+    for statement in module.tree.body:
+        path = walker.path
+        try:
+            if walker.run_block([statement]):
+                break
+        except Enough:
+            walker.stopped = True
+            break
+        except RecursionError:
+            walker.told(words.too_deep(place_of(module.file, statement)))
+            walker.begin()
+            walker.frames.append(frame)
+            walker.path = path
+    walker.begin()
 
 
-def _rest(walker: External, module: Module, risks: Risks) -> None:
+def _rest(walker: Walker, module: Module, risks: Risks) -> None:
     """What the program did not run: with arguments of which nothing is known."""
     # A program that never calls backward shows nothing of what its models do in training.
     seen = set(walker.visited) if walker.ledger.backwards else set()
@@ -60,16 +83,16 @@ def _rest(walker: External, module: Module, risks: Risks) -> None:
         if isinstance(value, Function) and value.module is module:
             if id(value.node) not in seen and id(value.node) in risks.functions:
                 _fresh(walker, risks, value.node)
-                _guarded(walker, lambda f=value: _alone(walker, f, [], module))
+                _guarded(walker, partial(_alone, walker, value, [], module), module, value.node)
         elif isinstance(value, Class) and value.module is module:
             _class(walker, value, module, risks, seen)
 
 
-def _fresh(walker: External, risks: Risks, node: Any) -> None:
+def _fresh(walker: Walker, risks: Risks, node: Any) -> None:
     walker.left = 3_000 + _PER_STATEMENT * risks.sizes.get(id(node), 20)
 
 
-def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set[int]) -> None:
+def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[int]) -> None:
     methods = [m for m in cls.attrs.values() if isinstance(m, Function) and m.module is module]
     wanted = [
         m
@@ -84,22 +107,22 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
 
     def build() -> None:
         walker.frames.append(Frame(module, module.env))
-        if any(n.endswith("autograd.Function") for n in walker.outside(cls)):
+        if any(n.endswith("autograd.Function") for n in walker.classes.outside(cls)):
             custom.append(True)
             return
-        made = walker.instantiate(cls, [], {}, cls.node)
+        made = walker.classes.instantiate(cls, [], {}, cls.node)
         if isinstance(made, Instance):
             holder.append(made)
 
     # What a base in another file does to an object is seldom worth its price.
     walker.left, walker.deepest = 1_500 + _PER_STATEMENT * risks.sizes.get(id(cls.node), 50), 5
-    _guarded(walker, build)
+    _guarded(walker, build, module, cls.node)
     walker.deepest = 7
     if not holder:
         functions = [m for m in wanted if m.name == "forward"]
         if functions and custom:
             _fresh(walker, risks, functions[0].node)
-            _guarded(walker, lambda: _function_class(walker, cls, module))
+            _guarded(walker, partial(_function_class, walker, cls, module), module, cls.node)
         return
     for method in sorted(wanted, key=lambda m: m.name != "forward"):
         if id(method.node) in walker.visited and id(method.node) in seen:
@@ -110,25 +133,28 @@ def _class(walker: External, cls: Class, module: Module, risks: Risks, seen: set
         _fresh(walker, risks, method.node)
         # In which order methods are called, nobody knows: each finds the object as __init__ left it.
         before = dict(holder[0].attrs)
-        _guarded(walker, lambda m=method, a=first: _alone(walker, m, a, module))
+        _guarded(walker, partial(_alone, walker, method, first, module), module, method.node)
         holder[0].attrs.clear()
         holder[0].attrs.update(before)
 
 
-def _function_class(walker: External, cls: Class, module: Module) -> None:
+def _function_class(walker: Walker, cls: Class, module: Module) -> None:
     """A custom autograd Function that nobody applies here."""
     walker.frames.append(Frame(module, module.env))
-    walker.check_function(cls)
+    walker.functions.check_function(cls)
 
 
-def _alone(walker: External, function: Function, first: list[Value], module: Module) -> None:
+def _alone(walker: Walker, function: Function, first: list[Value], module: Module) -> None:
     walker.frames.append(Frame(module, module.env))
     spec = function.node.args
     names = [a.arg for a in (*spec.posonlyargs, *spec.args)][len(first) :]
-    args = [*first, *(unknown(name) for name in names)]
+    given = [unknown(name) for name in names]
+    for value in given:
+        value.likely = function.name == "forward"
+    args = [*first, *given]
     keywords: dict[str, Value] = {a.arg: unknown(a.arg) for a in spec.kwonlyargs}
     before = walker.ledger.backwards
-    result = walker.call_function(function, args, keywords, function.node)
+    result = walker.calls.call_function(function, args, keywords, function.node)
     if walker.ledger.backwards == before:
-        roots = [n for _, t in walker.tensors(result) if (n := walker.node_of(t)) is not None]
+        roots = [n for _, t in walker.tensors_in(result) if (n := walker.tensors.node_of(t)) is not None]
         walker.ledger.backward(roots, walker.at(function.node), (), retain=True, assumed=True)

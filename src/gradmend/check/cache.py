@@ -14,7 +14,7 @@ from gradmend import __version__
 from gradmend.check.files import Result, fingerprint, fingerprint_of
 from gradmend.check.findings import Finding, Place, StaticFix, TextEdit
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Cache:
@@ -47,7 +47,12 @@ class Cache:
             if any(self._print(f) != p for f, p in entry["depends"].items()):
                 return None
             return Result(
-                file, [_finding(f) for f in entry["findings"]], "", entry["lines"], entry["depends"]
+                file,
+                [_finding(f) for f in entry["findings"]],
+                "",
+                entry["lines"],
+                entry["stopped"],
+                entry["depends"],
             )
         except (KeyError, TypeError):
             return None
@@ -58,6 +63,7 @@ class Cache:
         self._changed = True
         self._entries[os.path.abspath(result.file)] = {
             "lines": result.lines,
+            "stopped": result.stopped,
             "depends": result.depends,
             "findings": [f.as_json() for f in result.findings],
         }

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import os
 import re
+import stat
 import tokenize
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -13,15 +14,16 @@ from io import BytesIO
 from gradmend.check import noqa, notebooks
 from gradmend.check.alone import is_alone
 from gradmend.check.analysis import analyse
-from gradmend.check.findings import Finding, Place, StaticFix
+from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
 from gradmend.check.project import Project, parse
+from gradmend.check.settings import Settings
 
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
 _WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
 _WRITES = re.compile(
-    rb"[-+*/%&|^@<>]=|\]\s*=[^=]|_\(|inplace|\.data\b|out=|backward|\.step\(|max_norm|numpy|\bctx\b"
+    rb"[-+*/%&|^@<>]=|\]\s*=[^=]|_\(|inplace|\.data\b|out=|backward|\.step\(|max_norm|numpy|\bctx\b|\bgrad\(|"
+    rb"inference_mode|sparse|_backward_hook"
 )
-SYNTAX = "GM000"
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Result:
     findings: list[Finding] = field(default_factory=list)
     unreadable: str = ""  # why it could not be read
     lines: int = 0
+    stopped: bool = False  # too much to be followed to its end
     depends: dict[str, str] = field(default_factory=dict)  # file -> fingerprint of what the findings rest on
 
 
@@ -38,10 +41,13 @@ def check_file(file: str, source: bytes | None = None) -> Result:
     result = Result(file)
     if source is None:
         try:
+            if not stat.S_ISREG(os.stat(file).st_mode):
+                result.unreadable = "can't read it: not a regular file"  # a FIFO would be waited for
+                return result
             with open(file, "rb") as handle:
                 source = handle.read()
-        except OSError as error:
-            result.unreadable = f"can't read it: {error.strerror or error}"
+        except (OSError, ValueError) as error:
+            result.unreadable = f"can't read it: {getattr(error, 'strerror', None) or error}"
             return result
     result.depends[file] = fingerprint(source)
     result.lines = source.count(b"\n")
@@ -62,14 +68,12 @@ def check_file(file: str, source: bytes | None = None) -> Result:
     if text is None or noqa.skips_file(text) or not worth(source):
         return result
     project = Project({file: tree})
-    try:
-        found = analyse(file, tree, project)
-    except RecursionError:
-        found = []
+    analysis = analyse(file, tree, project)
+    result.stopped = analysis.stopped
     for other in project.read - {file}:
         result.depends[other] = fingerprint_of(other)
     lines = {file: text.split("\n")}
-    for finding in found:
+    for finding in analysis.findings:
         where = finding.place
         if where.file not in lines:
             lines[where.file] = _lines_of(where.file)
@@ -109,7 +113,9 @@ def _parse(source: bytes, file: str, result: Result) -> ast.Module | None:
 
 
 def _syntax(file: str, line: int, column: int, message: str) -> Finding:
-    return Finding(Place(file, line, column, line, column + 1), SYNTAX, "error", f"syntax error: {message}")
+    return Finding(
+        Place(file, line, column, line, column + 1), UNCHECKED, "error", f"syntax error: {message}"
+    )
 
 
 def _text(source: bytes) -> str | None:
@@ -166,10 +172,20 @@ def _fitted_fix(fix: StaticFix | None, lines: list[str]) -> StaticFix | None:
             if edit.text.startswith("with "):
                 return None
             edit = replace(edit, text=edit.text.partition("\n")[0] + "; ")
+        elif "\n" in edit.text:
+            edit = replace(edit, text=_indented(edit.text, first))
         edits.append(edit)
     name = fix.edits[0].text.partition(" = ")[0]
     safe = fix.safe and is_alone("\n".join(lines), name, fix.edits[0].line)
     return replace(fix, edits=tuple(edits), safe=safe)
+
+
+def _indented(text: str, line: str) -> str:
+    """The text of an insertion, its second line indented as the line it stands before: tabs stay tabs."""
+    margin = line[: len(line) - len(line.lstrip())]
+    head, _, tail = text.partition("\n")
+    more = tail[len(margin) :]
+    return f"{head}\n{margin}{more.replace('    ', chr(9)) if chr(9) in margin else more}"
 
 
 def _characters(line: str, column: int) -> int:
@@ -207,23 +223,25 @@ def fingerprint_of(file: str) -> str:
         return ""
 
 
-def python_files(paths: list[str], excluded: object) -> tuple[list[str], list[str]]:
-    """The files to check, and paths that do not exist. Folders are walked; names given are taken as they are."""
-    from gradmend.check.settings import Settings
-
-    assert isinstance(excluded, Settings)
+def python_files(paths: list[str], settings: Settings) -> tuple[list[str], list[tuple[str, str]]]:
+    """The files to check, and paths that can't be read, with why. Folders are walked; names given are taken as they are."""
     found: dict[str, None] = {}
-    missing: list[str] = []
+    missing: list[tuple[str, str]] = []
+
+    def closed(error: OSError) -> None:
+        missing.append((str(error.filename), error.strerror or "can't be read"))
+
     for path in paths:
         if os.path.isdir(path):
-            for folder, folders, names in os.walk(path):
-                folders[:] = sorted(d for d in folders if not excluded.excluded(os.path.join(folder, d)))
+            for folder, folders, names in os.walk(path, onerror=closed):
+                folders[:] = sorted(d for d in folders if not settings.excluded(os.path.join(folder, d)))
                 for name in sorted(names):
                     file = os.path.join(folder, name)
-                    if name.endswith((".py", ".ipynb", ".pyw")) and not excluded.excluded(file):
+                    wanted = name.endswith((".py", ".ipynb", ".pyw")) and not settings.excluded(file)
+                    if wanted and os.path.isfile(file):  # no FIFOs, no links that lead nowhere
                         found.setdefault(os.path.normpath(file))
         elif os.path.exists(path):
             found.setdefault(os.path.normpath(path))
         else:
-            missing.append(path)
+            missing.append((path, "no such file or folder"))
     return list(found), missing

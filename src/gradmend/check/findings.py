@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["error", "warning"]
+UNCHECKED = "GM000"  # no rule of its own: something could not be read or followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,14 @@ class Place:
             "end_line": self.end_line,
             "end_column": self.end_column,
         }
+
+
+def place_of(file: str, node: ast.AST) -> Place:
+    """Where a piece of syntax stands."""
+    line = getattr(node, "lineno", 1)
+    column = getattr(node, "col_offset", 0) + 1
+    end_line = getattr(node, "end_lineno", None) or line
+    return Place(file, line, column, end_line, (getattr(node, "end_col_offset", None) or column) + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def word_at(line: str, column: int) -> str:
 
 def about(word: str) -> str | None:
     """Markdown on an op, a module of torch.nn, or an in-place method; None for any other word."""
-    from gradmend.check.walk.nn import snake
+    from gradmend.check.walk.kinds import snake
 
     inplace = table.is_inplace(word)
     name = word if table.op(word) is not None else word.removesuffix("_") if inplace else snake(word)

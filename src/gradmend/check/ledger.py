@@ -44,6 +44,7 @@ class Write:
     part: bool = False  # a slice or a view of the memory
     flag: bool = False  # by inplace=True
     fix: StaticFix | None = None
+    of: Tensor | None = None  # of detach_(): the tensor that was detached
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class Ledger:
     findings: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
     tick: int = 0
     backwards: int = 0
+    since: int = 0  # what was kept before this tick belongs to another trial
 
     def now(self) -> int:
         self.tick += 1
@@ -118,6 +120,8 @@ class Ledger:
         return leaves
 
     def _judge(self, save: Save, place: Place, path: Path, assumed: bool) -> None:
+        if save.tick <= self.since:
+            return
         for write in save.storage.writes:
             if (
                 write.tick <= save.tick
@@ -129,6 +133,8 @@ class Ledger:
                 continue
             if write.how == "swap" and save.whole is None:
                 continue  # a view that was kept still looks at the old memory
+            if write.how == "detach" and (save.whole is not write.of or save.slot == "result"):
+                continue
             sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
             if assumed and not sure:
                 continue

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+import warnings
 from dataclasses import dataclass
 
 _MAGIC = ("%", "!", "?")
+_BOUND = re.compile(r"(\s*[\w.,\s\[\]]+=)\s*[%!]")  # files = !ls
+_MOST_MAGICS = 200
 # What makes the whole cell something other than Python.
 _CELL_MAGIC_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
@@ -42,21 +47,51 @@ def read(text: str) -> Notebook:
         source = cell.get("source", cell.get("input", ""))
         body = "".join(map(str, source)) if isinstance(source, list) else str(source)
         starts.append((number, len(lines) + 1))
-        lines += _plain(body)
+        lines += plain(body)
     return Notebook("\n".join(lines) + "\n", tuple(starts))
 
 
-def _plain(body: str) -> list[str]:
-    """Magics and shell lines become comments or `pass`, so that every line keeps its number."""
+def plain(body: str) -> list[str]:
+    """The cell as Python: magics, shell lines and questions become `pass`, so that every line keeps its number.
+
+    Only where Python itself can't read a line is it taken for one of these: `%` and `?` have their meaning in Python too.
+    """
     lines = body.split("\n")
     first = next((line.strip() for line in lines if line.strip()), "")
     if first.startswith("%%") and not first.startswith(_CELL_MAGIC_PYTHON):
         return ["#" + line for line in lines]
-    made = []
-    for line in lines:
-        bare = line.lstrip()
-        if bare.startswith(_MAGIC) or bare.rstrip().endswith("?"):
-            made.append(line[: len(line) - len(bare)] + "pass  #" + bare[:0])
-        else:
-            made.append(line)
-    return made
+    for _ in range(min(len(lines), _MOST_MAGICS)):
+        at = _unreadable(lines)
+        if at is None or not _replace(lines, at):
+            break
+    return lines
+
+
+def _unreadable(lines: list[str]) -> int | None:
+    """The line that Python stumbles over, from 0."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse("\n".join(lines))
+    except SyntaxError as error:
+        return min(max(1, error.lineno or 1), len(lines)) - 1
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return None
+
+
+def _replace(lines: list[str], at: int) -> bool:
+    """Take out the magic on this line, with the lines that a backslash joins to it. False where there is none."""
+    line = lines[at]
+    bare = line.lstrip()
+    bound = _BOUND.match(line)
+    if bound:
+        lines[at] = bound[1] + " ..."
+    elif bare.startswith(_MAGIC) or bare.rstrip().endswith("?"):
+        lines[at] = line[: len(line) - len(bare)] + "pass"
+    else:
+        return False
+    while line.rstrip().endswith("\\") and at + 1 < len(lines):
+        at += 1
+        line, lines[at] = lines[at], ""
+    return True

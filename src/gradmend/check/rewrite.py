@@ -40,15 +40,8 @@ def _offset(starts: list[int], line: int, column: int) -> int:
 
 
 def _newlines(edit: TextEdit, text: str) -> str:
-    """Lines end as the file's do, and its tabs stay tabs."""
-    new = edit.text
-    if "\n" in new:
-        line = text.splitlines()[edit.line - 1]
-        margin = line[: len(line) - len(line.lstrip())]
-        head, _, tail = new.partition("\n")
-        extra = tail[len(margin.expandtabs(1)) :] if tail.startswith(" " * len(margin)) else ""
-        new = f"{head}\n{margin}{extra}"
-    return new.replace("\n", "\r\n") if "\r\n" in text else new
+    """Lines end as the file's do."""
+    return edit.text.replace("\n", "\r\n") if "\r\n" in text else edit.text
 
 
 def read(file: str) -> tuple[str, str]:

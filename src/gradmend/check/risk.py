@@ -19,9 +19,15 @@ _ATTRIBUTES = frozenset(
         "save_for_backward",
         "register_hook",
         "manual_backward",
+        "inference_mode",
+        "register_full_backward_hook",
+        "sparse_coo_tensor",
+        "sparse_csr_tensor",
+        "to_sparse",
+        "jvp",
     }
 )
-_KEYWORDS = frozenset({"inplace", "out", "max_norm"})
+_KEYWORDS = frozenset({"inplace", "out", "max_norm", "sparse"})
 
 
 class Risks:
@@ -78,7 +84,11 @@ def risky(node: Any) -> bool:
         return isinstance(node.ctx, ast.Store)
     if kind is ast.Attribute:
         name: str = node.attr
+        if name == "grad":  # torch.autograd.grad, not p.grad
+            return getattr(node.value, "attr", getattr(node.value, "id", "")) == "autograd"
         return name in _ATTRIBUTES or (name.endswith("_") and not name.endswith("__"))
+    if kind is ast.Call:
+        return isinstance(node.func, ast.Name) and node.func.id == "grad"
     if kind is ast.keyword:
         return node.arg in _KEYWORDS and not (
             isinstance(node.value, ast.Constant) and node.value.value in (None, False)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import unquote, urlparse
 from urllib.request import url2pathname
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
+from pygls.workspace import TextDocument
 
 from gradmend import __version__
-from gradmend.check import hover
+from gradmend.check import hover, notebooks
 from gradmend.check.files import check_file
 from gradmend.check.findings import Finding, Place, TextEdit
 from gradmend.check.settings import Settings, load
 from gradmend.errors import UsageError
+
+_PAUSE = 0.15  # seconds without typing
 
 
 def serve() -> None:
@@ -27,21 +31,22 @@ def make() -> LanguageServer:
 
     def look(uri: str) -> None:
         document = server.workspace.get_text_document(uri)
+        if document.language_id not in (None, "", "python"):
+            return
         file = path_of(uri)
         try:
             settings = load(file, [], [])
         except UsageError as bad:
             server.window_log_message(types.LogMessageParams(types.MessageType.Error, f"gradmend: {bad}"))
             settings = Settings()
-        result = check_file(file, document.source.encode("utf-8", "surrogatepass"))
-        found[uri] = [
-            f
-            for f in result.findings
-            if f.place.file == file and (f.rule == "GM000" or settings.wants(f.rule, file))
-        ]
+        text = document.source
+        if urlparse(uri).scheme == "vscode-notebook-cell":
+            text = "\n".join(notebooks.plain(text))
+        result = check_file(file, text.encode("utf-8", "replace"))
+        found[uri] = [f for f in result.findings if f.place.file == file and settings.wants(f.rule, file)]
         server.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(
-                uri=uri, version=document.version, diagnostics=[_diagnostic(f, uri) for f in found[uri]]
+                uri=uri, version=document.version, diagnostics=[_diagnostic(f, document) for f in found[uri]]
             )
         )
 
@@ -50,8 +55,12 @@ def make() -> LanguageServer:
         look(params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
-    def changed(params: types.DidChangeTextDocumentParams) -> None:
-        look(params.text_document.uri)
+    async def changed(params: types.DidChangeTextDocumentParams) -> None:
+        """Once nobody has typed for a moment: what is typed in between is never looked at."""
+        uri, version = params.text_document.uri, params.text_document.version
+        await asyncio.sleep(_PAUSE)
+        if uri in found and server.workspace.get_text_document(uri).version == version:
+            look(uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
     def saved(params: types.DidSaveTextDocumentParams) -> None:
@@ -69,6 +78,7 @@ def make() -> LanguageServer:
     )
     def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
         uri = params.text_document.uri
+        document = server.workspace.get_text_document(uri)
         made = []
         for finding in found.get(uri, []):
             fix = finding.fix
@@ -78,9 +88,9 @@ def make() -> LanguageServer:
                 types.CodeAction(
                     title=f"{finding.rule}: {fix.message}",
                     kind=types.CodeActionKind.QuickFix,
-                    diagnostics=[_diagnostic(finding, uri)],
+                    diagnostics=[_diagnostic(finding, document)],
                     is_preferred=fix.safe,
-                    edit=types.WorkspaceEdit(changes={uri: [_edit(e) for e in fix.edits]}),
+                    edit=types.WorkspaceEdit(changes={uri: [_edit(e, document) for e in fix.edits]}),
                 )
             )
         return made
@@ -90,7 +100,8 @@ def make() -> LanguageServer:
         document = server.workspace.get_text_document(params.text_document.uri)
         if params.position.line >= len(document.lines):
             return None
-        said = hover.about(hover.word_at(document.lines[params.position.line], params.position.character))
+        at = document.position_codec.position_from_client_units(document.lines, params.position)
+        said = hover.about(hover.word_at(document.lines[at.line], at.character))
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, said)) if said else None
 
     handlers: tuple[Any, ...] = (opened, changed, saved, closed, actions, hovered)
@@ -103,34 +114,28 @@ def path_of(uri: str) -> str:
     return url2pathname(unquote(parts.path)) if parts.scheme == "file" else uri
 
 
-def _diagnostic(finding: Finding, uri: str) -> types.Diagnostic:
+def _diagnostic(finding: Finding, document: TextDocument) -> types.Diagnostic:
     error = finding.severity == "error"
     return types.Diagnostic(
-        range=_range(finding.place),
+        range=_range(finding.place, document),
         severity=types.DiagnosticSeverity.Error if error else types.DiagnosticSeverity.Warning,
         code=finding.rule,
         source="gradmend",
         message=finding.message + (f"\nhelp: {finding.help}" if finding.help else ""),
         related_information=[
-            types.DiagnosticRelatedInformation(types.Location(uri, _range(p)), m)
+            types.DiagnosticRelatedInformation(types.Location(document.uri, _range(p, document)), m)
             for m, p in finding.related
             if p.file == finding.place.file
         ],
     )
 
 
-def _range(place: Place) -> types.Range:
-    return types.Range(
-        types.Position(place.line - 1, place.column - 1),
-        types.Position(place.end_line - 1, place.end_column - 1),
-    )
+def _range(place: Place | TextEdit, document: TextDocument) -> types.Range:
+    """In the client's units: by default UTF-16, where an emoji counts twice."""
+    start = types.Position(place.line - 1, place.column - 1)
+    end = types.Position(place.end_line - 1, place.end_column - 1)
+    return document.position_codec.range_to_client_units(document.lines, types.Range(start, end))
 
 
-def _edit(edit: TextEdit) -> types.TextEdit:
-    return types.TextEdit(
-        types.Range(
-            types.Position(edit.line - 1, edit.column - 1),
-            types.Position(edit.end_line - 1, edit.end_column - 1),
-        ),
-        edit.text,
-    )
+def _edit(edit: TextEdit, document: TextDocument) -> types.TextEdit:
+    return types.TextEdit(_range(edit, document), edit.text)

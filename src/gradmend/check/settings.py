@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gradmend.check.findings import UNCHECKED
 from gradmend.errors import UsageError
 
 DEFAULT_EXCLUDE = (
@@ -26,6 +27,8 @@ class Settings:
     root: str = field(default="", compare=False)
 
     def wants(self, rule: str, file: str) -> bool:
+        if rule == UNCHECKED:
+            return True  # that something could not be read is always told
         if self.select and not rule.startswith(tuple(self.select)):
             return False
         if self.ignore and rule.startswith(tuple(self.ignore)):

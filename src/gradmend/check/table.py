@@ -38,6 +38,11 @@ def op(name: str) -> Op | None:
     return Op(name, tuple(raw["args"]), keeps, raw.get("view", ""), raw.get("grad", True))
 
 
+NOTHING = Op("", ("self",), {})
+# Calls that give several views at once.
+MANY = frozenset(
+    "chunk split unbind tensor_split hsplit vsplit dsplit unsafe_chunk unsafe_split split_with_sizes".split()
+)
 # Answers that carry no gradient, and whose result nobody differentiates.
 CONSTANT = frozenset(
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradmend.check.project import Module
 
 NO, MAYBE, YES = 0, 1, 2
-Path = tuple[tuple[Any, bool], ...]  # conditions and the arm taken
+Path = tuple[tuple[Any, int], ...]  # conditions and the arm taken
 
 
 class Value:
@@ -23,7 +23,7 @@ class Value:
 
 
 class Storage:
-    __slots__ = ("has_grad", "kind", "name", "numpy", "saves", "shared", "writes")
+    __slots__ = ("grad", "has_grad", "kind", "name", "numpy", "saves", "shared", "writes")
 
     def __init__(self, name: str = "", kind: str = "") -> None:
         self.name = name
@@ -31,8 +31,19 @@ class Storage:
         self.saves: list[Save] = []
         self.writes: list[Write] = []
         self.has_grad = False
+        self.grad: GradStorage | None = None  # of a leaf: its .grad, once somebody has looked at it
         self.shared = False  # more than one name may reach it
         self.numpy = False
+
+
+class GradStorage(Storage):
+    """The memory of a .grad: `turns` are the backward calls that added to it in place."""
+
+    __slots__ = ("turns",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "grad")
+        self.turns: list[tuple[Place, Path]] = []
 
 
 class Node:
@@ -59,10 +70,14 @@ class Tensor(Value):
         "attrs",
         "base",
         "base_age",
+        "bound",
         "edited",
         "expanded",
+        "function_view",
         "grad",
         "gradient",
+        "guessed",
+        "inference",
         "leaf",
         "many",
         "name",
@@ -75,6 +90,7 @@ class Tensor(Value):
         "sparse",
         "storages",
         "swapped",
+        "turns",
         "uncertain",
         "view_no_grad",
     )  # fmt: skip
@@ -86,6 +102,7 @@ class Tensor(Value):
         self.leaf = node is None
         self.base: Tensor | None = None
         self.base_age = 0
+        self.bound = False  # a name holds it already
         self.age = 0  # counts the writes that changed its node
         self.many = False  # one of several views of one call
         self.expanded = False
@@ -93,9 +110,15 @@ class Tensor(Value):
         self.quiet = ""  # ".data" or ".numpy()": writes through it move no counter
         self.uncertain = False  # may be another tensor than the one meant
         self.opaque = False  # not known to be a tensor at all
+        self.guessed = False  # opaque, and all that was done to it can be done to a number as well
         self.param = False
         self.gradient = False  # handed to a hook
         self.of_function = ""
+        self.function_view = (
+            False  # a custom Function gave out its own input: autograd lets nobody write to it
+        )
+        self.inference = False  # made under inference_mode
+        self.turns: tuple[int, ...] | None = None  # a .grad, read when so many backwards had added to it
         self.sparse = ""
         self.edited: Any = None
         self.swapped = False
@@ -117,6 +140,23 @@ class Tensor(Value):
         return self.node
 
 
+class Group(Tensor):
+    """Each of several tensors: reads keep all of them, writes write all of them."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: list[Tensor]) -> None:
+        super().__init__(tuple(s for m in members for s in m.storages), max(m.grad for m in members))
+        self.members = members
+
+    def history(self) -> Any:
+        for member in self.members:
+            node = member.history()
+            if node is not None:
+                return node
+        return self.node
+
+
 class Const(Value):
     """A Python constant. `soft`: it stands for others, as the counter of a loop does."""
 
@@ -127,24 +167,38 @@ class Const(Value):
         self.soft = soft
 
 
+class Number(Value):
+    """A number of which nothing else is known: a length, an item(), what arithmetic on such gives. Never a tensor."""
+
+    __slots__ = ()
+
+
 class Opaque(Value):
     """Nothing is known, except that it is the same thing each time: attributes and its memory, if it is a tensor, last."""
 
-    __slots__ = ("attrs", "name", "param", "tensor")
+    __slots__ = ("attrs", "data", "likely", "name", "tensor")
 
-    def __init__(self, name: str = "", param: bool = False) -> None:
+    def __init__(self, name: str = "", data: bool = False) -> None:
         self.name = name
-        self.param = param
+        self.likely = False  # a tensor, as what forward() is given mostly is
+        self.data = data  # a batch of data, or a part of one: it has no graph
         self.attrs: dict[str, Value] = {}
         self.tensor: Tensor | None = None
 
     def as_tensor(self) -> Tensor:
         if self.tensor is None:
-            made = Tensor((Storage(self.name, "opaque"),), MAYBE)
+            made = Tensor((Storage(self.name, "opaque"),), NO if self.data else MAYBE)
             made.opaque = True
+            made.guessed = not self.likely
             made.name = self.name
             self.tensor = made
         return self.tensor
+
+    def part(self, key: str, name: str) -> Value:
+        """An attribute or an item: the same one each time."""
+        if key not in self.attrs:
+            self.attrs[key] = Opaque(name, self.data)
+        return self.attrs[key]
 
 
 class Seq(Value):
@@ -203,7 +257,7 @@ class ModuleValue(Value):
 
 
 class Function(Value):
-    __slots__ = ("cls", "env", "grad_mode", "kind", "module", "name", "node", "visited")
+    __slots__ = ("cls", "env", "grad_mode", "inference", "kind", "module", "name", "node", "visited")
 
     def __init__(self, node: Any, module: Module, env: Any, cls: Class | None = None) -> None:
         self.node = node  # FunctionDef or Lambda
@@ -213,6 +267,7 @@ class Function(Value):
         self.name: str = getattr(node, "name", "<lambda>")
         self.kind = ""  # "static", "class", "property"
         self.grad_mode: bool | None = None  # set by a decorator
+        self.inference = False
         self.visited = False
 
 
@@ -266,3 +321,11 @@ NONE = Const(None)
 
 def unknown(name: str = "") -> Opaque:
     return Opaque(name)
+
+
+def is_none(value: Value) -> bool:
+    return isinstance(value, Const) and value.value is None
+
+
+def is_const(value: Value | None, wanted: Any) -> bool:
+    return isinstance(value, Const) and value.value is wanted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradmend.check.findings import Finding, Place, Severity, StaticFix
-from gradmend.check.values import Node
+from gradmend.check.findings import UNCHECKED, Finding, Place, Severity, StaticFix
+from gradmend.check.values import Node, Tensor
 
 if TYPE_CHECKING:
     from gradmend.check.ledger import Save, Write
@@ -22,6 +22,10 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
             if "step" not in write.op
             else f"{write.op}() changes {name}"
         )
+    elif write.how == "detach":
+        did = f"detach_() takes {name} out of the graph"
+    elif write.how == "stats":
+        did = "this pass in train mode changes the running statistics"
     elif write.how == "swap":
         did = f"this line gives {name} other memory through .data"
     else:
@@ -39,7 +43,8 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
             needs = "for backward()"
     else:
         needs = "for backward()"
-    end = ": the gradient is silently wrong" if write.how != "loud" or save.unguarded else ""
+    quiet = write.how not in ("loud", "detach") or save.unguarded
+    end = ": the gradient is silently wrong" if quiet else ""
     related = [(f"{save.op} keeps {'its result' if save.slot == 'result' else 'this'} here", save.place)]
     if backward is not None:
         related.append(("backward() needs it here", backward))
@@ -49,8 +54,12 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
 
 
 def rule_of(save: Save, write: Write) -> str:
+    if write.how == "detach":
+        return "GM133"
     if save.slot == "ctx":
         return "GM205"
+    if save.slot == "running":
+        return "GM211"
     if save.op == "checkpoint":
         return "GM208"
     if write.how == "swap":
@@ -91,6 +100,20 @@ def second_backward(node: Node, first: Place, second: Place) -> Finding:
     return Finding(second, "GM131", severity, message, _HELP["GM131"], tuple(related))
 
 
+def kept_inference(op: str, place: Place, tensor: Tensor, severity: Severity) -> Finding:
+    name = f"`{tensor.name}`" if tensor.name else "a tensor"
+    what = f"{op} would keep {name} for backward(), which was made under inference_mode: PyTorch refuses it"
+    related = (("it is made here", tensor.origin),) if tensor.origin is not None else ()
+    return refused("GM128", place, what, severity, related)
+
+
+def too_deep(place: Place) -> Finding:
+    what = "nested too deeply to be followed: what this does was not checked"
+    return Finding(
+        Place(place.file, place.line, place.column, place.line, place.column + 1), UNCHECKED, "warning", what
+    )
+
+
 def refused(
     code: str,
     place: Place,
@@ -122,14 +145,22 @@ _HELP = {
     "GM106": "clone the index or mask before it is changed",
     "GM107": "drop inplace=True here",
     "GM108": "use `weight.clone()` before the lookup: a lookup with max_norm rescales the table in place",
+    "GM120": "return the tensor that was marked dirty, and compute the rest outside",
     "GM121": "update inside `with torch.no_grad():`, or make a new tensor",
     "GM122": "write out of place, or index the tensor (`x[i]`) instead of writing what unbind, split or chunk returned",
     "GM123": "make the view outside of no_grad, or write under no_grad too",
     "GM124": "call .clone() after expand()",
     "GM125": "drop out=: such calls have no derivative",
     "GM126": "write `x = x.detach()`",
+    "GM127": "write out of place, or clone the result first",
+    "GM128": "make it under torch.no_grad(), or clone it outside of inference_mode",
+    "GM129": "clone the side that is read: `x[1:] = x[:-1].clone()`",
+    "GM130": "make a new tensor: a slice, .to(...), .detach()",
     "GM131": "detach() what is carried over, compute the shared part anew, or add the losses and call backward() once",
     "GM132": "keep the path from the loss to the parameters: no detach(), .item() or no_grad on it",
+    "GM133": "write `x = x.detach()`",
+    "GM134": "ask for the tensor that the output was computed from, or pass allow_unused=True",
+    "GM135": "drop the in-place form here",
     "GM201": "write in the open, out of place, or after backward()",
     "GM202": "copy the array or the tensor before it is shared",
     "GM203": "step after the last backward() that needs these parameters",
@@ -140,8 +171,23 @@ _HELP = {
     "GM208": "don't write to the inputs of a checkpointed function",
     "GM209": "clone it before the collective, or call the collective after backward()",
     "GM210": "make the edit in the open (`torch.where`, masked_fill), or say that it is meant: `h + (edited - h).detach()`",
+    "GM211": "call backward() first, or give the two roles two layers (copy.deepcopy)",
+    "GM212": "clone it (`p.grad.clone()`), or take the gradients with torch.autograd.grad",
+    "GM301": "call .coalesce() first; gradmend.sparse.SparseTensor has its values at once",
     "GM302": "train the values themselves: gradmend.sparse.SparseTensor(pattern, values)",
     "GM303": "keep the values as a leaf and read values.grad: gradmend.sparse.SparseTensor",
+    "GM307": "gradmend.sparse.SparseTensor gives the gradient of the stored entries only",
+    "GM308": "use torch.optim.SparseAdam, SGD or Adagrad, or sparse=False; gradmend.sparse.optim has others",
+    "GM309": "use Adam for it, and SparseAdam for the sparse ones only",
+    "GM310": "gradmend.sparse.SparseTensor has it, with a gradient",
+    "GM311": "put the dense one first, or map over the entries: gradmend.sparse.SparseTensor.map",
+    "GM312": "gradmend.sparse.SparseTensor divides by a dense tensor",
+    "GM313": "gradmend.sparse.SparseTensor.from_csr sums over any dimension",
+    "GM314": "change the values before the sparse tensor is made",
+    "GM315": "coalesce it, and take .indices() and .values()",
+    "GM316": "pass collate_fn=torch.stack",
+    "GM317": "keep the values as the Parameter: gradmend.sparse.nn.SparseWeight",
+    "GM319": "gradmend.sparse.SparseTensor has a derivative in forward mode",
     "GM306": "gradmend.sparse.SparseTensor sums over any dimension, with a gradient",
 }
 

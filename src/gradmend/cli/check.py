@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     from gradmend.check.files import python_files
 
     files, missing = python_files(paths, chosen)
-    for path in missing:
-        print(f"gradmend: can't read {path}: no such file or folder", file=sys.stderr)
+    for path, why in missing:
+        print(f"gradmend: can't read {path}: {why}", file=sys.stderr)
     cache = (
         None if args.no_cache else args.cache_dir or os.environ.get("GRADMEND_CACHE_DIR") or ".gradmend_cache"
     )
@@ -87,6 +87,9 @@ def run(args: argparse.Namespace) -> int:
         if args.diff:
             return _code(args, outcome.findings, bool(missing or outcome.unreadable))
     _show(args, outcome.findings, outcome.files)
+    if outcome.stopped and not args.quiet:
+        some = f"{outcome.stopped} file{'s' * (outcome.stopped != 1)}"
+        print(f"gradmend: {some} not followed to the end: too many calls and branches", file=sys.stderr)
     return _code(args, outcome.findings, bool(missing or outcome.unreadable))
 
 
@@ -163,11 +166,7 @@ def _stdin(args: argparse.Namespace) -> int:
     result = files.check_file(name, raw)
     if result.unreadable:
         raise UsageError(f"stdin: {result.unreadable}")
-    findings = [
-        f
-        for f in result.findings
-        if f.place.file == name and (f.rule == "GM000" or chosen.wants(f.rule, name))
-    ]
+    findings = [f for f in result.findings if f.place.file == name and chosen.wants(f.rule, name)]
     findings.sort(key=lambda f: f.order)
     if args.fix or args.diff:
         before = raw.decode("utf-8", "replace")

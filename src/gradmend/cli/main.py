@@ -10,7 +10,7 @@ from importlib import import_module
 from gradmend.errors import UsageError
 
 # Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
-_COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "demo", "doctor")
+_COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "dry-run", "demo", "doctor")
 
 
 def build(only: str | None = None) -> argparse.ArgumentParser:
@@ -26,14 +26,14 @@ def build(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gradmend {__version__} ({form()})")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in (only,) if only in _COMMANDS else _COMMANDS:
-        import_module(f"gradmend.cli.{name}").add_parser(commands)
+        import_module(f"gradmend.cli.{name.replace('-', '_')}").add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     args = build(words[0] if words else None).parse_args(words)
-    command = import_module(f"gradmend.cli.{args.command}")
+    command = import_module(f"gradmend.cli.{args.command.replace('-', '_')}")
     try:
         return int(command.run(args))
     except UsageError as bad:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
+from gradmend.cli.program import words_of, writable
 from gradmend.errors import UsageError
+
+_OWN = ("--heal", "--audit", "--audit-calls", "--report", "--html", "--paranoid", "--budget", "--retain")
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
         help="run a program and stop at the first conflict with its story",
-        usage="gradmend run [--heal | --audit [--audit-calls N]] [--report OUT.json] [--html OUT.html] [--paranoid] [--budget SIZE] "
+        usage="gradmend run [--heal [--retain] | --audit [--audit-calls N]] [--report OUT.json] [--html OUT.html] [--paranoid] [--budget SIZE] "
         "(SCRIPT | -m MODULE) [ARGS...]",
         description="Runs the program as `python SCRIPT` would; its stdout stays its own, our words go to stderr.",
     )
@@ -36,6 +38,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--budget", metavar="SIZE", help="with --heal: keep at most this much, for example 512MB"
     )
+    parser.add_argument(
+        "--retain",
+        action="store_true",
+        help="with --heal: keep graphs, so that a second backward goes through what the first would have freed",
+    )
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument(
         "program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="the program and its arguments"
@@ -46,17 +53,8 @@ def run(args: argparse.Namespace) -> int:
     from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 
-    words = args.module if args.module is not None else args.program
-    if not words:
-        raise UsageError(
-            "no program given: gradmend run SCRIPT [ARGS...], or gradmend run -m MODULE [ARGS...]"
-        )
-    if args.module is None and words[0].startswith("-"):
-        raise UsageError(f"unknown option {words[0]}: options of gradmend come before the script")
-    for out in (args.report, args.html):
-        folder = os.path.dirname(os.path.abspath(out)) if out else None
-        if folder and not os.path.isdir(folder):
-            raise UsageError(f"can't write {out}: there is no folder {folder}")
+    words = words_of(args, "run", _OWN)
+    writable(args.report, args.html)
     options = Options(
         target=words[0],
         args=tuple(words[1:]),
@@ -66,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
         html=args.html,
         paranoid=args.paranoid,
         budget=parse(args.budget),
+        retain=args.retain,
     )
+    if args.retain and not args.heal:
+        raise UsageError("--retain goes with --heal")
     if args.audit:
         from gradmend.running.audit import audit_program
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from gradmend.model import Conflict, Outcome, Session
 
 _RANK = re.compile(r"\.rank(\d+)\.[^.]*$")
+_MOST_NAMES = 3
 _WORST: tuple[Outcome, ...] = ("clean", "healed", "failed", "conflict")
 
 
@@ -54,6 +55,23 @@ def merged(sessions: Sequence[tuple[str, Session]]) -> Session:
     outcome: Outcome = max((s.outcome for _, s in sessions), key=_WORST.index, default="clean")
     error = next((s.error for _, s in sessions if s.error), None)
     return Session(outcome, conflicts, error, {"ranks": {r: s.outcome for r, s in sessions}})
+
+
+def with_children(session: Session, children: Sequence[tuple[str, Session]]) -> Session:
+    """A run and the processes that it started: their conflicts come after its own, each with who met it."""
+    if not children:
+        return session
+    found = [
+        replace(s.conflict, notes=(f"met in {_names(s.ranks)}", *s.conflict.notes)) for s in agree(children)
+    ]
+    outcome: Outcome = max((s.outcome for s in (session, *(c for _, c in children))), key=_WORST.index)
+    stats = {**session.stats, "children": {name: child.outcome for name, child in children}}
+    return Session(outcome, [*session.conflicts, *found], session.error, stats, session.run)
+
+
+def _names(names: Sequence[str]) -> str:
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def told(ranks: Sequence[str], everybody: Sequence[str]) -> str:

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from gradmend.errors import UsageError
-from gradmend.model import SCHEMA, Conflict, Culprit, Edit, Fix, Frame, Save, Session, Site, TensorInfo, Write
+from gradmend.model import (
+    SCHEMA,
+    Conflict,
+    Culprit,
+    Edit,
+    Event,
+    Fix,
+    Frame,
+    History,
+    Lane,
+    Node,
+    Save,
+    Session,
+    Site,
+    TensorInfo,
+    Write,
+)
 
 
 def read(path: str) -> Session:
@@ -23,7 +40,7 @@ def read(path: str) -> Session:
         )
     try:
         return from_json(data)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise UsageError(f"{path} is a damaged session: {type(error).__name__} {error}") from None
 
 
@@ -33,6 +50,7 @@ def from_json(data: dict[str, Any]) -> Session:
         conflicts=[_conflict(c) for c in data["conflicts"]],
         error=data.get("error"),
         stats=data.get("stats") or {},
+        run=data.get("run") or {},
     )
 
 
@@ -51,10 +69,31 @@ def _conflict(data: dict[str, Any]) -> Conflict:
         why=data.get("why", ""),
         notes=tuple(data.get("notes", ())),
         help=tuple(data.get("help", ())),
+        edit=data.get("edit", ""),
         fixes=tuple(
             Fix(**{**f, "edits": tuple(Edit(**e) for e in f.get("edits", ()))}) for f in data.get("fixes", ())
         ),
+        history=_history(data["history"]) if data.get("history") else None,
     )
+
+
+def _history(data: dict[str, Any]) -> History:
+    return History(
+        nbytes=data["nbytes"],
+        lanes=tuple(Lane(lo, hi, _tensor(tensor)) for lo, hi, tensor in data["lanes"]),
+        events=tuple(_event(row) for row in data["events"]),
+        places=tuple((file, line, function) for file, line, function in data["places"]),
+        changed=tuple((lo, hi) for lo, hi in data["changed"]),
+        left_out=data["left_out"],
+        views=tuple(data["views"]),
+        graph=tuple(Node(*row) for row in data["graph"]),
+    )
+
+
+def _event(row: Sequence[Any]) -> Event:
+    what, tick, lane, place, op, ours, version, quiet, values = row
+    span = (values[0], values[1]) if values else None
+    return Event(what, tick, lane, place, op, ours, version, quiet, span)
 
 
 def _site(data: dict[str, Any]) -> Site:

@@ -21,7 +21,7 @@ from itertools import groupby
 from gradmend.model import Frame, Span, Story
 from gradmend.report.excerpt import Marked, crop, expand, marked, source_line, width_of
 
-_CODES = {"error": "1;31", "warning": "1;33", "note": "1;36", "gutter": "1;34", "bold": "1"}
+_CODES = {"error": "1;31", "warning": "1;33", "note": "1;36", "healed": "1;32", "gutter": "1;34", "bold": "1"}
 _NARROWEST = 40
 
 

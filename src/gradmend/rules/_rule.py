@@ -17,7 +17,8 @@ class Rule:
     `what`, `why` and `fix` are prose: paragraphs parted by an empty line. `gradient` and `right` are Python
     expressions over the names that the snippets define, for example "x.grad" and "2 * x". A rule whose
     programs never reach a gradient (an error in forward, say) leaves `right` empty. `needs` names the modules
-    beyond torch and numpy that the snippets import.
+    beyond torch and numpy that the snippets import. `static` ones are told by `gradmend check` alone: nothing is wrong with
+    the backward itself, only with what the program takes its result for.
     """
 
     code: str
@@ -32,6 +33,7 @@ class Rule:
     gradient: str = "x.grad"
     right: str = ""
     needs: tuple[str, ...] = ()
+    static: bool = False
 
     @property
     def silent(self) -> bool:

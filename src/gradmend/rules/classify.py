@@ -26,11 +26,13 @@ def classify(
     saved_is_leaf: bool,
     saved_is_output: bool,
     same_region: bool,
+    piecewise: bool = True,
 ) -> str:
     """The rule's code.
 
     `how` is the Write's: data, metadata, foreign (memory changed outside torch), unknown (no tap saw it).
-    `write_stack` is innermost first. `same_region`: the write covered exactly what was saved, not a slice of it.
+    `write_stack` is innermost first. `same_region`: the write covered exactly what was saved, not a slice of it. `piecewise`: in a loop, or in pieces of
+    which one was saved: as a buffer is filled.
     """
     op = write_op.removeprefix("torch.").removeprefix("aten::")
     if kind == "refused-but-right":
@@ -46,7 +48,7 @@ def classify(
         return "GM209"
     if quiet:
         return _of_quiet(op, write_stack, slot)
-    return _of_loud(op, write_stack, slot, saved_is_leaf, saved_is_output, same_region)
+    return _of_loud(op, write_stack, slot, saved_is_leaf, saved_is_output, same_region or not piecewise)
 
 
 def _of_quiet(op: str, stack: Sequence[Frame], slot: str | None) -> str:

@@ -7,6 +7,8 @@ import sys
 from gradmend.api.auditing import Audit, Leaf, Verdict
 from gradmend.integrations import torchrun
 from gradmend.running import launch, output
+from gradmend.running.about import about
+from gradmend.running.output import count
 from gradmend.running.runner import Options, _exit_code, _failed
 
 _MOST_ROWS = 40
@@ -35,6 +37,9 @@ def audit_program(options: Options, calls: int) -> int:
             code = _failed(error, verdict.session, lambda: None)
     if verdict.is_wrong:
         verdict.session.outcome = "conflict"
+    verdict.session.run = about(
+        options.target, options.args, ["gradmend", "run", "--audit", options.target, *options.args]
+    )
     verdict.session.stats["audit"] = as_json(verdict)
     output.write(verdict.session, torchrun.own_path(options.report), torchrun.own_path(options.html))
     if not said:
@@ -46,22 +51,23 @@ def words(verdict: Verdict) -> str:
     from gradmend.api.watching import words_of
 
     n = verdict.calls
-    calls = f"{n} backward call{'s' if n != 1 else ''}"
+    calls = count(n, "backward call")
     lines = []
+    tensors = count(len(verdict.leaves), "tensor")
     if verdict.wrong:
-        total = len(verdict.leaves)
+        worst = max(leaf.wrong for leaf in verdict.wrong)
         lines.append(
-            f"gradmend audit: YES, the gradient is wrong: {len(verdict.wrong)} of {total} tensors in {calls}"
+            f"gradmend audit: the gradient of {len(verdict.wrong)} of {tensors} is wrong in {worst} of {calls}"
         )
         lines += _table(sorted(verdict.wrong, key=lambda leaf: -leaf.worst))
     elif verdict.stopped:
-        lines.append(f"gradmend audit: YES, the gradient is wrong in {len(verdict.stopped)} of {calls}")
+        lines.append(f"gradmend audit: the gradient is wrong in {len(verdict.stopped)} of {calls}")
     elif verdict.unable:
         lines.append(f"gradmend audit: can't tell: {verdict.unable[0][1]}")
     elif n == 0:
         lines.append("gradmend audit: can't tell: the program made no backward call")
     else:
-        lines.append(f"gradmend audit: NO, the gradient is right: {len(verdict.leaves)} tensors in {calls}")
+        lines.append(f"gradmend audit: the gradient is right in {calls}, for {tensors}")
     told: set[str] = set()
     conflicts = [c for _, c in verdict.stopped] + [
         c for c in verdict.session.conflicts if c.kind == "silent" and verdict.wrong

@@ -2,57 +2,92 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from gradmend.model import Conflict, Session
+from gradmend.report.colour import coloured
 
 _MOST_STORIES = 5
 
 
 def write(session: Session, report: str | None, html: str | None) -> None:
+    if report or html:
+        from gradmend.story.advice import advised
+
+        session = dataclasses.replace(session, conflicts=[advised(c) for c in session.conflicts])
     if report:
-        _replace(report, json.dumps(session.as_json(), indent=2) + "\n")
+        replace(report, json.dumps(session.as_json(), indent=2) + "\n")
     if html:
         from gradmend.report.html import render
 
-        _replace(html, render(session.as_json()))
+        replace(html, render(session.as_json()))
 
 
-def _replace(path: str, text: str) -> None:
+def replace(path: str, text: str) -> None:
     """Whole or not at all: a reader never sees half a report."""
     folder = os.path.dirname(os.path.abspath(path))
     handle, scratch = tempfile.mkstemp(dir=folder, prefix=".gradmend-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
+        os.chmod(scratch, 0o666 & ~_umask())  # mkstemp makes it for its owner alone
         os.replace(scratch, path)
     except BaseException:
         os.unlink(scratch)
         raise
 
 
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def say(session: Session, stopped_by: Conflict | None = None) -> None:
     """The stories on stderr, the one that stopped the program last and in full."""
-    from gradmend.api.watching import words_of
+    from gradmend.report.terminal import render
+    from gradmend.story.telling import tell, together
 
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    colour = coloured(sys.stderr)
     width = shutil.get_terminal_size((100, 24)).columns
-    rest = [c for c in session.conflicts if c is not stopped_by]
+
+    def show(conflict: Conflict, healed: bool = False) -> None:
+        print("\n" + render(tell(conflict, healed), colour=colour, width=width), file=sys.stderr)
+
+    rest = together([c for c in session.conflicts if c is not stopped_by])
     for conflict in rest[:_MOST_STORIES]:
-        print("\n" + words_of(conflict, colour=colour, width=width), file=sys.stderr)
+        show(conflict, healed=session.outcome == "healed" and conflict.kind != "refused-but-right")
     if len(rest) > _MOST_STORIES:
         print(f"\n... and {len(rest) - _MOST_STORIES} more; --report OUT.json has them all", file=sys.stderr)
     if stopped_by is not None:
-        print("\n" + words_of(stopped_by, colour=colour, width=width), file=sys.stderr)
+        show(stopped_by)
     elif session.outcome == "healed":
         healed = [c for c in session.conflicts if c.kind != "refused-but-right"]
         kept = sum(c.healed_bytes for c in healed)
         times = sum(c.times for c in healed)
+        places = len(together(healed))
         print(
-            f"\ngradmend: healed {times} overwritten values at {len(healed)} places, {kept} bytes kept",
+            f"\ngradmend: healed {count(times, 'overwritten value')} at {count(places, 'line')}, "
+            f"{count(kept, 'byte')} kept",
             file=sys.stderr,
         )
+
+
+def count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def say_of_children(children: Sequence[tuple[str, Session]], alone: Sequence[str]) -> None:
+    """A line for each process that met something, and one for those that could not be followed."""
+    for name, session in children[:_MOST_STORIES]:
+        rules = ", ".join(dict.fromkeys(c.rule for c in session.conflicts))
+        if rules:
+            print(f"gradmend: {name}: {session.outcome}, {rules}; --report OUT.json has it", file=sys.stderr)
+    for what in dict.fromkeys(alone):
+        print(f"gradmend: not watched: {what}", file=sys.stderr)

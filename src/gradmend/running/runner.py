@@ -7,15 +7,17 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gradmend.errors import ConflictError, attached
+from gradmend.errors import ConflictError, attached, pytorch_says
 from gradmend.folder import is_ours
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
-from gradmend.running import launch, output
+from gradmend.report.ranks import with_children
+from gradmend.running import children, launch, output
+from gradmend.running.about import about
 
 if TYPE_CHECKING:
     from gradmend.api.watching import Watching
@@ -31,6 +33,12 @@ class Options:
     html: str | None = None
     paranoid: bool = False
     budget: int | None = None
+    retain: bool = False
+
+    def command(self) -> list[str]:
+        """As one would type it."""
+        words = ["gradmend", "run", *["--heal"] * self.heal, *["--paranoid"] * self.paranoid]
+        return [*words, *["-m"] * self.module, self.target, *self.args]
 
 
 def run_program(options: Options) -> int:
@@ -38,27 +46,46 @@ def run_program(options: Options) -> int:
     go = (launch.module if options.module else launch.script)(options.target, options.args)
     from gradmend.api.watching import Watching
 
-    watching = Watching("heal" if options.heal else "watch", options.budget, options.paranoid)
+    watching = Watching(
+        "heal" if options.heal else "watch", options.budget, options.paranoid, options.retain, aloud=False
+    )
     owner = os.getpid()
-    session = watching.__enter__()
+    orders = children.Orders("", "heal" if options.heal else "watch", options.paranoid, options.budget)
+    with children.folder() as folder:
+        session = watching.__enter__()
+        session.run = about(options.target, options.args, options.command())
 
-    def finish() -> None:
-        if os.getpid() == owner:  # a forked child has nothing to report of its parent
-            output.write(session, torchrun.own_path(options.report), torchrun.own_path(options.html))
+        def finish() -> None:
+            if os.getpid() == owner:  # a forked child has nothing to report of its parent
+                whole = with_children(session, children.met(folder))
+                output.write(whole, torchrun.own_path(options.report), torchrun.own_path(options.html))
 
-    def cut_off() -> None:
-        if session.outcome == "clean":
-            session.outcome = "failed"
-            session.error = {
-                "type": "SIGTERM",
-                "message": "the launcher ended this rank",
-                "file": None,
-                "line": None,
-            }
-        finish()
+        def cut_off() -> None:
+            if session.outcome == "clean":
+                session.outcome = "failed"
+                session.error = {
+                    "type": "SIGTERM",
+                    "message": "the launcher ended this rank",
+                    "file": None,
+                    "line": None,
+                }
+            finish()
 
-    with torchrun.last_words(cut_off):
-        return _run(go, watching, session, finish, owner)
+        def went() -> None:
+            from gradmend.capture.graph.calls import history
+
+            go()
+            name = os.path.basename(options.target)
+            if not history and not options.module and name.startswith("test_"):
+                print(
+                    f"gradmend: no backward() ran: a test file runs under pytest, gradmend run -m pytest {options.target}",
+                    file=sys.stderr,
+                )
+
+        with torchrun.last_words(cut_off), children.following(replace(orders, folder=folder)) as alone:
+            code = _run(went, watching, session, finish, owner)
+        output.say_of_children(children.met(folder), alone)
+        return code
 
 
 def _run(
@@ -157,7 +184,9 @@ def _print_traceback(error: BaseException) -> None:
     lines = list(summary.format())
     if attached(error) is not None and error.__cause__ is None and error.__context__ is None:
         # The story follows in full; the traceback only says how the program got there.
-        words = "the story follows" if isinstance(error, ConflictError) else str(error)
+        words = str(error)
+        if isinstance(error, ConflictError):
+            words = pytorch_says(error.conflict) or "the story follows"
         lines = ["Traceback (most recent call last):\n", *summary.stack.format()]
         lines.append(f"{type(error).__name__}: {words}\n")
     print("".join(lines), end="", file=sys.stderr)

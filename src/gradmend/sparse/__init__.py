@@ -8,17 +8,32 @@
 """
 
 from gradmend.sparse import api as _api
+from gradmend.sparse import generate as _generate
+from gradmend.sparse.boundary import guarded as _guarded
 from gradmend.sparse.errors import DenseResultError, PatternError, SparseError
-from gradmend.sparse.functions.diagonal import diag_of, eye
-from gradmend.sparse.functions.join import batch, block_diag
-from gradmend.sparse.functions.matmul import sddmm_at as sddmm
-from gradmend.sparse.functions.solve import cg, solve_triangular, spsolve
-from gradmend.sparse.generate import band, full
+from gradmend.sparse.ops.products import sampled as _sampled
+from gradmend.sparse.ops.products import solve as _solve
+from gradmend.sparse.ops.structure import diagonal as _diagonal
+from gradmend.sparse.ops.structure import join as _join
 from gradmend.sparse.patch import patch
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
+band = _guarded("band", _generate.band)
+batch = _guarded("batch", _join.batch)
+block_diag = _guarded("block_diag", _join.block_diag)
+cg = _guarded("cg", _solve.cg)
+diag_of = _guarded("diag_of", _diagonal.diag_of)
+eye = _guarded("eye", _diagonal.eye)
+full = _guarded("full", _generate.full)
+sddmm = _guarded("sddmm", _sampled.sddmm)
+solve_triangular = _guarded("solve_triangular", _solve.solve_triangular)
+spsolve = _guarded("spsolve", _solve.spsolve)
+
 _api.attach()
+
+# Reachable after `import gradmend.sparse`; they build on what is above.
+from gradmend.sparse import nn, optim  # noqa: E402
 
 __all__ = [
     "DenseResultError",
@@ -33,6 +48,8 @@ __all__ = [
     "diag_of",
     "eye",
     "full",
+    "nn",
+    "optim",
     "patch",
     "sddmm",
     "solve_triangular",

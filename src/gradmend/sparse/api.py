@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import torch
 
-from gradmend.sparse import dynamo, tree
+from gradmend.sparse import clipping, dynamo, tree
+from gradmend.sparse.boundary import guarded
 from gradmend.sparse.dispatch import METHODS, Op
-from gradmend.sparse.functions import (
-    binary,
-    compare,
-    convert,
-    dense,
-    derivative,
-    diagonal,
-    einsum,
-    extremes,
-    index,
-    join,
-    layout,
-    losses,
-    matmul,
-    message,
-    norm,
-    reduce,
-    repeat,
-    scan,
-    select,
-    shape,
-    softmax,
-    solve,
-    spspmm,
-    unary,
-)
 from gradmend.sparse.interop import compressed, coo, graph, layouts, scipy
 from gradmend.sparse.interop import dense as from_dense
+from gradmend.sparse.ops import derivative
+from gradmend.sparse.ops.conversions import convert, dense, layout
+from gradmend.sparse.ops.elementwise import binary, compare, losses, unary
+from gradmend.sparse.ops.products import einsum, matmul, message, sampled, solve, spspmm
+from gradmend.sparse.ops.reductions import extremes, norm, reduce, scan, softmax
+from gradmend.sparse.ops.structure import diagonal, index, join, repeat, select, shape
 from gradmend.sparse.pattern import Pattern, _restore
 from gradmend.sparse.tensor import SparseTensor, load
 
 # Importing a module registers its operations.
 OPERATIONS = (
-    *(binary, compare, convert, dense, derivative, diagonal, einsum, extremes, index, join, layout, losses),
-    *(matmul, message),
-    *(norm, reduce, repeat, scan, select, shape, softmax, solve, spspmm, unary),
+    *(convert, dense, layout, derivative),
+    *(binary, compare, losses, unary),
+    *(einsum, matmul, message, sampled, solve, spspmm),
+    *(extremes, norm, reduce, scan, softmax),
+    *(diagonal, index, join, repeat, select, shape),
 )
 CONSTRUCTORS: dict[str, Op] = {
     "from_coo": coo.from_coo,
@@ -59,10 +42,11 @@ CONSTRUCTORS: dict[str, Op] = {
 def attach() -> None:
     for name, op in METHODS.items():
         if name not in SparseTensor.__dict__ or name in ("__eq__", "__ne__"):
-            setattr(SparseTensor, name, op)
+            setattr(SparseTensor, name, guarded(f"S.{name}", op))
     for name, make in CONSTRUCTORS.items():
-        setattr(SparseTensor, name, staticmethod(make))
+        setattr(SparseTensor, name, staticmethod(guarded(f"SparseTensor.{name}", make)))
     # For torch.load(weights_only=True): what these make of a file they check.
     torch.serialization.add_safe_globals([SparseTensor, Pattern, load, _restore])
     dynamo.install()
+    clipping.install()
     tree.register()

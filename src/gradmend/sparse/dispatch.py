@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 
+from gradmend.sparse.boundary import told
 from gradmend.sparse.errors import unsupported
 from gradmend.sparse.torch_releases import traced_name
 
@@ -47,10 +48,19 @@ def _add(spelled: Any, op: Op) -> None:
 
 
 def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    op = NAMES.get(traced_name(func)) if torch.compiler.is_compiling() else TABLE.get(func)
-    if op is None:
+    if torch.compiler.is_compiling():
+        if (op := NAMES.get(traced_name(func))) is None:
+            raise unsupported(name_of(func))
+        return op(*args, **kwargs)
+    if (op := TABLE.get(func)) is None:
         raise unsupported(name_of(func))
-    return op(*args, **kwargs)
+    try:
+        return op(*args, **kwargs)
+    except Exception as error:
+        instead = told(name_of(func), args, error)
+        if instead is error:
+            raise
+        raise instead from error
 
 
 def name_of(func: Any) -> str:

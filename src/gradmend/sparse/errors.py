@@ -27,6 +27,14 @@ class MissingError(UnsupportedError, AttributeError):
     """A method that torch.Tensor has and SparseTensor has not."""
 
 
+class OutsideError(SparseError, IndexError):
+    """An index that a dimension doesn't have."""
+
+
+class ArgumentError(SparseError, TypeError, ValueError):
+    """Arguments that an operation can't take."""
+
+
 def dense_result(name: str, why: str) -> DenseResultError:
     return DenseResultError(
         f"{name} of a sparse tensor is dense in every entry ({why}): "

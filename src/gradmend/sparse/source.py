@@ -49,7 +49,7 @@ class Picked:
         self.pattern = pattern
 
     def read(self, given: Tensor, batch_dims: int) -> Tensor:
-        from gradmend.sparse.functions.gather import pick
+        from gradmend.sparse.helpers.gather import pick
 
         return pick(given, self.pattern)
 

@@ -11,13 +11,14 @@ from torch import Tensor
 from gradmend.sparse.dispatch import dispatch
 from gradmend.sparse.errors import PatternError, SparseError, missing
 from gradmend.sparse.kernels.plain import conj
+from gradmend.sparse.methods import Methods
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.source import Arranged, Picked, Source
 
 _WEIGHT = "a gradmend.sparse.nn.SparseWeight"
 
 
-class SparseTensor:
+class SparseTensor(Methods):
     """A sparse tensor whose values are an ordinary tensor, so that everything trains through them.
 
     >>> S = SparseTensor.from_coo([[0, 1], [1, 0]], torch.tensor([2.0, 3.0], requires_grad=True), (2, 2))
@@ -28,39 +29,9 @@ class SparseTensor:
 
     # Ahead of numpy's and torch's own operators.
     __array_priority__ = 1000
+    _gradient_of: Tensor | None = None
 
-    if TYPE_CHECKING:
-        # The operations of functions/ are attached to the class when the package loads.
-        def __getattr__(self, name: str) -> Any: ...
-        def __matmul__(self, other: Any) -> Any: ...
-        def __rmatmul__(self, other: Any) -> Any: ...
-        def __add__(self, other: Any) -> Any: ...
-        def __radd__(self, other: Any) -> Any: ...
-        def __sub__(self, other: Any) -> Any: ...
-        def __rsub__(self, other: Any) -> Any: ...
-        def __mul__(self, other: Any) -> SparseTensor: ...
-        def __rmul__(self, other: Any) -> SparseTensor: ...
-        def __truediv__(self, other: Any) -> SparseTensor: ...
-        def __pow__(self, other: Any) -> SparseTensor: ...
-        def __neg__(self) -> SparseTensor: ...
-        def __abs__(self) -> SparseTensor: ...
-        def __getitem__(self, index: Any) -> Any: ...
-        def __ne__(self, other: object) -> Any: ...
-        def __eq__(self, other: object) -> Any: ...
-        def __gt__(self, other: Any) -> SparseTensor: ...
-        def __lt__(self, other: Any) -> SparseTensor: ...
-
-        from_coo: Callable[..., SparseTensor]
-        from_csr: Callable[..., SparseTensor]
-        from_csc: Callable[..., SparseTensor]
-        from_bsr: Callable[..., SparseTensor]
-        from_dense: Callable[..., SparseTensor]
-        from_lists: Callable[..., SparseTensor]
-        from_torch: Callable[..., SparseTensor]
-        from_scipy: Callable[..., SparseTensor]
-        from_edge_index: Callable[..., SparseTensor]
-
-    else:
+    if not TYPE_CHECKING:  # else every misspelt name would pass a type checker
 
         def __getattr__(self, name: str) -> Any:
             if name == "__qualname__":  # what torch calls S when it refuses one as a parameter
@@ -188,16 +159,41 @@ class SparseTensor:
     def __len__(self) -> int:
         return self.shape[0]
 
-    dtype = property(lambda self: self._given.dtype)
-    device = property(lambda self: self._given.device)
-    requires_grad = property(lambda self: self._given.requires_grad)
-    is_leaf = property(lambda self: self._given.is_leaf)
-    grad_fn = property(lambda self: self._given.grad_fn)
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._given.dtype
 
-    is_meta = property(lambda self: self._given.is_meta)
-    is_cpu = property(lambda self: self._given.is_cpu)
-    is_cuda = property(lambda self: self._given.is_cuda)
-    is_quantized = property(lambda self: False)
+    @property
+    def device(self) -> torch.device:
+        return self._given.device
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._given.requires_grad
+
+    @property
+    def is_leaf(self) -> bool:
+        return self._given.is_leaf
+
+    @property
+    def grad_fn(self) -> Any:
+        return self._given.grad_fn
+
+    @property
+    def is_meta(self) -> bool:
+        return self._given.is_meta
+
+    @property
+    def is_cpu(self) -> bool:
+        return self._given.is_cpu
+
+    @property
+    def is_cuda(self) -> bool:
+        return self._given.is_cuda
+
+    @property
+    def is_quantized(self) -> bool:
+        return False
 
     def copy_(self, other: Any, non_blocking: bool = False) -> SparseTensor:
         """Takes over another's numbers, and its places if they differ: for load_state_dict, outside of any graph."""
@@ -232,7 +228,11 @@ class SparseTensor:
     def grad(self) -> SparseTensor | None:
         """The gradient of the values, at the same places."""
         found = self._given.grad
-        return None if found is None else self._gradient(found)
+        if found is None:
+            return None
+        made = self._gradient(found)
+        made._gradient_of = found
+        return made
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -241,6 +241,11 @@ class SparseTensor:
                 "S.grad is read from its values: set S.values().grad, or the tensor S was made from."
             )
         self._given.grad = None
+
+    @property
+    def _behind(self) -> Tensor:
+        """The memory of S's numbers; of a gradient, that of the gradient it was read from."""
+        return self._given if self._gradient_of is None else self._gradient_of
 
     def _gradient(self, found: Tensor) -> SparseTensor:
         """The gradient of what was given, at the places."""

@@ -117,7 +117,7 @@ def collate(
     tensors: list[SparseTensor], *, collate_fn_map: dict[Any, Callable[..., Any]] | None = None
 ) -> SparseTensor:
     """What a DataLoader makes of its samples: a batch dimension if they share a pattern, else a stack."""
-    from gradmend.sparse.functions.join import batch, stack
+    from gradmend.sparse.ops.structure.join import batch, stack
 
     first = tensors[0].pattern
     return batch(tensors) if all(t.pattern == first for t in tensors) else stack(tensors)

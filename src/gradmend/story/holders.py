@@ -20,6 +20,7 @@ _storage_of = torch._C.TensorBase.untyped_storage
 _MOST_FRAMES = 8
 _MOST_NAMES = 400  # a frame with more variables than that is no place to search
 _MOST_TENSORS = 20_000
+_MOST_ITEMS = 100
 
 
 def holder(handle: torch.Tensor) -> str | None:
@@ -87,6 +88,24 @@ def _named_in(frame: FrameType, key: int, shape: tuple[int, ...] | None) -> Iter
                     yield name, value
             elif isinstance(value, torch.nn.Module):
                 yield from _in_module(name, value, key)
+            else:
+                yield from _in_object(name, value, key)
+
+
+def _in_object(name: str, value: Any, key: int) -> Iterator[_Named]:
+    """`self.critic` of a trainer, `nets["critic"]`, `critics[0]`: one step into what holds modules and parameters."""
+    inner: list[tuple[str, Any]] = []
+    if isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+        inner = [(f"{name}[{k!r}]", v) for k, v in value.items()]
+    elif isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+        inner = [(f"{name}[{i}]", v) for i, v in enumerate(value)]
+    elif name == "self" or type(value).__module__ == "__main__":
+        inner = [(f"{name}.{k}", v) for k, v in list(getattr(value, "__dict__", {}).items())[:_MOST_NAMES]]
+    for path, found in inner:
+        if isinstance(found, torch.nn.Module):
+            yield from _in_module(path, found, key)
+        elif isinstance(found, torch.nn.Parameter) and _lies_at(found, key):
+            yield path, found
 
 
 def _in_module(name: str, module: torch.nn.Module, key: int) -> Iterator[_Named]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,9 +16,12 @@ from gradmend.capture.sites import resolve
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
+from gradmend.story.history import history
 from gradmend.story.holders import holder, lies_in, shape_of
 from gradmend.story.knowledge import Knowledge, by_node
 from gradmend.story.names import argument_name, enclosing_loop, result_name, written_name
+from gradmend.story.why import why
+from gradmend.story.words import is_direct
 
 _storage_of = torch._C.TensorBase.untyped_storage  # the name on torch.Tensor may be tapped
 _MOST_WRITES = 8  # told in one conflict
@@ -35,7 +39,8 @@ def link(finding: Finding) -> Conflict:
     if isinstance(entry, Unguarded):
         from gradmend.story import silent
 
-        return silent.link_kept(finding) if isinstance(entry, Kept) else silent.link_read(finding)
+        told = silent.link_kept(finding) if isinstance(entry, Kept) else silent.link_read(finding)
+        return with_history(told, finding)
     node = finding.node.name() if finding.node is not None else ""
     knowledge = by_node(node)
     name = _name_of_saved(entry, knowledge.op, finding.slot)
@@ -46,8 +51,19 @@ def link(finding: Finding) -> Conflict:
         if len(_linked) >= _MOST_LINKED:
             _linked.clear()
         save = _save(finding, node, knowledge.op, name)
-        conflict = _linked[key] = _link(finding, knowledge, save, [_write(*w, finding) for w in written])
+        conflict = _link(finding, knowledge, save, [_write(*w, finding) for w in written])
+        conflict = _linked[key] = with_history(conflict, finding)
     return conflict
+
+
+def with_history(conflict: Conflict, finding: Finding) -> Conflict:
+    """The same with the history of its storage, for pictures; what can't be pictured is told all the same."""
+    saved = conflict.saved.tensor.name if conflict.saved else None
+    written = conflict.writes[0].tensor.name if conflict.writes else None
+    try:
+        return replace(conflict, history=history(finding, saved, written))
+    except Exception:
+        return conflict
 
 
 # A heal() around each training step finds the same again and again.
@@ -85,6 +101,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         saved_is_leaf=save.leaf,
         saved_is_output=finding.slot is not None and finding.slot in knowledge.results,
         same_region=bool(finding.writes) and _covers(finding.writes[0].layout, entry.layout),
+        piecewise=save.view is not None or bool(first and loop_of(first.site.user)),
     )
     escape = resolve(entry.escape) if entry.escape else None
     culprits = _culprits(writes, finding, save, backward, escape)
@@ -97,9 +114,9 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         writes=tuple(writes),
         backward=backward,
         healed_bytes=finding.kept if finding.harmful else 0,
-        why=knowledge.why(finding.slot),
+        why=why(knowledge, save),
         notes=words.notes(finding, save, writes, escape),
-        help=words.helps(rule, kind, save, first, backward),
+        help=words.helps(rule, kind),
     )
 
 
@@ -147,7 +164,7 @@ def _info(layout: Layout | None, name: str | None) -> TensorInfo:
 def _name_of_saved(entry: entries.Save, op: str, slot: str | None) -> str | None:
     site = resolve(entry.raw)
     # Below a library's line the source can only guess which argument went where: the program knows.
-    if _direct(site):
+    if is_direct(site):
         return _saved_name(site, op, slot) or holder(entry.handle)
     return holder(entry.handle) or _saved_name(site, op, slot)
 
@@ -156,15 +173,6 @@ def _save(finding: Finding, node: str, op: str, name: str | None) -> Save:
     entry, handle = finding.save, finding.save.handle
     info = TensorInfo(shape_of(handle) or (), str(handle.dtype).removeprefix("torch."), name)
     return Save(resolve(entry.raw), op, node, finding.slot, info, _view(entry), _is_leaf(finding))
-
-
-_OPERATORS = torch._tensor.__file__  # `x ** 2` goes through a line of torch's own
-
-
-def _direct(site: Site) -> bool:
-    """The user's own line called the op."""
-    first = next((f for f in site.frames if f.file != _OPERATORS), None)
-    return first is not None and first.owner == "user"
 
 
 def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
@@ -193,7 +201,7 @@ def _view(entry: entries.Save) -> str | None:
 def _name_of_written(written: entries.Write, finding: Finding) -> str | None:
     site = resolve(written.raw)
     name = written_name(site.user, written.op) if site.user else None
-    return name if name and _direct(site) else holder(finding.save.handle) or name
+    return name if name and is_direct(site) else holder(finding.save.handle) or name
 
 
 def _times(written: entries.Write, finding: Finding) -> int:

@@ -20,7 +20,15 @@ from gradmend.story.source import (
     statements_at,
 )
 
-__all__ = ["argument_name", "enclosing_loop", "op_name", "result_name", "statement_lines", "written_name"]
+__all__ = [
+    "argument_name",
+    "call_name",
+    "enclosing_loop",
+    "op_name",
+    "result_name",
+    "statement_lines",
+    "written_name",
+]
 
 _LONGEST = 48
 # Modules of these names hold one activation or dropout: their only argument is what `inplace=True` writes.
@@ -271,4 +279,36 @@ def op_name(frame: Frame) -> str | None:
             return _called(node) or None
         case ast.BinOp(op=op):
             return (_AUGMENTED.get(type(op)) or "matmul_").rstrip("_")
+    return None
+
+
+_SYMBOLS = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+}
+
+
+def call_name(frame: Frame) -> str | None:
+    """The running expression as one would say it: "`*`", "`+=`", "sigmoid", "the indexing"."""
+    source = parse(frame.file)
+    match running(source, frame) if source is not None else None:
+        case ast.BinOp(op=op):
+            return f"`{_SYMBOLS[type(op)]}`"
+        case ast.AugAssign(op=op):
+            return f"`{_SYMBOLS[type(op)]}=`"
+        case ast.Subscript():
+            return "the indexing"
+        case ast.Call() as call:
+            return _called(call) or None
     return None

@@ -46,7 +46,7 @@ def link_kept(finding: Finding) -> Conflict:
         backward=backward,
         healed_bytes=finding.kept,
         notes=words.KEPT_NOTES,
-        help=words.helps("GM205", entry.attribute),
+        help=words.helps("GM205"),
     )
 
 
@@ -129,7 +129,7 @@ def link_fault(fault: Fault) -> Conflict:
         writes=writes,
         backward=backward,
         notes=words.notes(fault, also, backward),
-        help=words.helps(fault.rule, first.tensor.name if first else None, fault.facts.get("why")),
+        help=words.helps(fault.rule, fault.facts.get("why")),
     )
 
 

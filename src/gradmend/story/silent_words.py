@@ -6,7 +6,7 @@ import re
 
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.model import Frame, Save, Write
-from gradmend.story.words import at
+from gradmend.story.words import asker, at, common
 
 KEPT_NOTES = (
     "a tensor on a ctx attribute has no version check: save_for_backward would have raised instead",
@@ -22,14 +22,20 @@ def op_of(node: str) -> str:
 
 
 def _needs(backward: Frame | None) -> str:
-    return f"backward() on {at(backward)}" if backward else "backward()"
+    return asker(backward, backward)
 
 
 def kept(function: str, attribute: str, save: Save, write: Write | None, backward: Frame | None) -> str:
-    where = f"{at(write.site.user, backward)} overwrote" if write else "something unseen overwrote"
+    near = common(backward, save.site.user, write.site.user if write else None)
+    name = f"`{write.tensor.name}`" if write and write.tensor.name else "a tensor"
+    where = (
+        f"{at(write.site.user, near)} changes {name} in place"
+        if write
+        else "something unseen changed a tensor"
+    )
     return (
-        f"{where} `ctx.{attribute}`, which {function} kept on {at(save.site.user, backward)}, and {_needs(backward)} "
-        "needs; PyTorch does not guard ctx attributes and computes a wrong gradient"
+        f"{where}, but {asker(backward, near)} still needs it as `ctx.{attribute}`, where {function} keeps it on "
+        f"{at(save.site.user, near)}; PyTorch does not guard attributes of ctx, and the gradient is wrong"
     )
 
 
@@ -116,21 +122,9 @@ def notes(fault: Fault, also: Frame | None, backward: Frame | None) -> tuple[str
     return tuple(told)
 
 
-ADVICE = {
-    "GM205": "keep it with ctx.save_for_backward, and write out of place",
-    "GM206": "work on a copy in forward, or call ctx.mark_dirty(input) and return the input",
-    "GM207": "return a new tensor from the hook (`return grad * 2`) instead of writing to the one it was given",
-    "GM208": "write after backward(), or pass the value as an argument and bind a new tensor instead of writing the old one",
-    "GM210": "make the edit in the open (`{name} = {name}.masked_fill(...)`, `torch.where`); for a straight-through gradient "
-    "write `{name} = {name} + (edited - {name}).detach()`",
-}
-
-
 RANDOM = "let checkpoint put the random state back: `preserve_rng_state=True`, which is its default"
 
 
-def helps(rule: str, name: str | None, why: object = None) -> tuple[str, ...]:
-    if why == "rng":
-        return (RANDOM, f"`gradmend explain {rule}` tells more")
-    name = re.split(r"[.\[]", name)[0] if name else "x"
-    return (ADVICE[rule].format(name=name), f"`gradmend explain {rule}` tells more")
+def helps(rule: str, why: object = None) -> tuple[str, ...]:
+    explained = f"`gradmend explain {rule}` tells more"
+    return (RANDOM, explained) if why == "rng" else (explained,)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gradmend.model import Conflict, Frame, Span, Story, Write
+from gradmend.story.advice import advised, prover
+from gradmend.story.words import common, is_output, needed, spoken, stepper
 
 # Operators as they stand in the source.
 _SPOKEN = {
@@ -46,7 +50,9 @@ _LABELS = {
 }
 
 
-def tell(conflict: Conflict) -> Story:
+def tell(conflict: Conflict, healed: bool = False) -> Story:
+    """`healed`: the program went on with the right gradient."""
+    conflict = advised(conflict)
     spans: list[Span] = []
     write = conflict.writes[0] if conflict.writes else None
     seen: set[tuple[str, int]] = set()
@@ -62,7 +68,7 @@ def tell(conflict: Conflict) -> Story:
 
     if write is not None:
         name = f"`{write.tensor.name}`" if write.tensor.name else str(write.tensor)
-        add(write.site.user, f"{_writer(write)} writes {name} here", True)
+        add(write.site.user, f"{_writer(write)} changes {name} in place here", True)
     elif conflict.culprits:
         # An error of PyTorch's own: the line that raised, and for a second backward what led to it.
         first, *rest = conflict.culprits
@@ -75,8 +81,10 @@ def tell(conflict: Conflict) -> Story:
     if conflict.saved is not None:
         save = conflict.saved
         name = f"`{save.tensor.name}`" if save.tensor.name else str(save.tensor)
-        label = _LABELS.get(conflict.rule, "{op} kept {name} here for backward")
-        add(save.site.user, label.format(op=save.op, name=name))
+        label = _LABELS.get(conflict.rule)
+        if label is None:
+            label = "{op} returned {name} here" if is_output(save) else "{op} used {name} here"
+        add(save.site.user, label.format(op=spoken(save), name=name))
     add(conflict.backward, "backward() needs it here")
     notes = list(conflict.notes)
     if conflict.why:
@@ -85,23 +93,53 @@ def tell(conflict: Conflict) -> Story:
     if callers:
         notes.append(callers)
     return Story(
-        level="error" if conflict.kind != "refused-but-right" else "warning",
+        level="healed" if healed else "error" if conflict.kind != "refused-but-right" else "warning",
         code=conflict.rule,
         message=conflict.message,
         spans=tuple(spans),
         notes=tuple(notes),
-        helps=conflict.help,
+        helps=_helps(conflict, healed),
     )
 
 
 def _writer(write: Write) -> str:
     """Who wrote, as the user would say it: "SGD.step" rather than the `add_` inside it."""
-    for frame in write.site.frames:
-        if frame.owner == "user":
-            break
-        if frame.function.endswith(".step"):
-            return frame.function
-    return _SPOKEN.get(write.op, write.op)
+    return stepper(write) or _SPOKEN.get(write.op, write.op)
+
+
+_MOST_ALSO = 6
+
+
+def together(conflicts: Sequence[Conflict]) -> list[Conflict]:
+    """One conflict for each line to blame, with what else that line changed as a note."""
+    groups: dict[object, list[Conflict]] = {}
+    for order, conflict in enumerate(conflicts):
+        first = conflict.culprits[0] if conflict.culprits and conflict.writes else None
+        key = (first.file, first.line, conflict.kind == "refused-but-right") if first is not None else order
+        groups.setdefault(key, []).append(conflict)
+    return [_with_others(first, others) for first, *others in groups.values()]
+
+
+def _with_others(first: Conflict, others: Sequence[Conflict]) -> Conflict:
+    also: dict[str, None] = {}
+    for other in others:
+        if other.saved is not None and first.saved is not None:
+            near = common(first.saved.site.user, other.saved.site.user, first.backward)
+            also[needed(other.saved, near)] = None
+    also.pop(needed(first.saved, common(first.saved.site.user)) if first.saved else "", None)
+    if not also:
+        return first
+    told = ", ".join(list(also)[:_MOST_ALSO]) + (
+        f", and {len(also) - _MOST_ALSO} more" if len(also) > _MOST_ALSO else ""
+    )
+    return replace(first, notes=(*first.notes, f"backward() needs as well: {told}"))
+
+
+def _helps(conflict: Conflict, healed: bool) -> tuple[str, ...]:
+    proves = prover() if conflict.edit else ""
+    if healed:
+        return tuple(filter(None, (conflict.edit, proves)))
+    return (conflict.edit, proves, *conflict.help[1:]) if proves else conflict.help
 
 
 def _chain(conflict: Conflict) -> str | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from gradmend.capture.ledger.findings import Finding
 from gradmend.model import Frame, Save, Site, Write
-from gradmend.story.names import enclosing_loop
+from gradmend.story.names import call_name, enclosing_loop
 
 
 def at(frame: Frame | None, near: Frame | None = None) -> str:
@@ -19,43 +20,100 @@ def at(frame: Frame | None, near: Frame | None = None) -> str:
     return f"{os.path.basename(frame.file)} line {frame.line}"
 
 
-def _near(backward: Frame | None, *others: Frame | None) -> Frame | None:
+def common(*frames: Frame | None) -> Frame | None:
     """Only where all is in one file may a line go without it."""
-    alone = backward is not None and all(f is None or f.file == backward.file for f in others)
-    return backward if alone else None
-
-
-def what(save: Save) -> str:
-    name = f"`{save.tensor.name}`" if save.tensor.name else f"a {save.tensor}"
-    if save.slot and save.slot.startswith("result"):
-        return f"the result of {save.op}" + (f", {name}" if save.tensor.name else "")
-    return name
+    known = [f for f in frames if f is not None]
+    return known[0] if known and all(f.file == known[0].file for f in known) else None
 
 
 def message(
     kind: str, cause: str, save: Save, write: Write | None, backward: Frame | None, escape: Frame | None
 ) -> str:
-    near = _near(backward, save.site.user, write.site.user if write else None, escape)
-    kept = f"{what(save)}, which {save.op} on {at(save.site.user, near)} kept"
-    needs = f"and backward() on {at(backward)} needs" if backward else "and backward() needs"
+    near = common(backward, save.site.user, write.site.user if write else None, escape)
+    needs = f"{asker(backward, near)} still needs {needed(save, near)}"
     if kind == "refused-but-right":
-        where = at(write.site.user, near) if write else "something"
-        return (
-            f"PyTorch would refuse this backward() although the gradient is right: {where} wrote to memory of {kept}, "
-            "but no value that backward reads has changed"
-        )
+        who = changes(write, save, near) if write else f"something wrote to {named(save.tensor.name, save)}"
+        return f"PyTorch refuses this backward() although the gradient is right: {who}, but no value that backward() reads"
     if cause == "unknown":
-        return f"something unseen overwrote {kept} {needs}"
+        return f"something unseen changed {named(save.tensor.name, save)} in place, but {needs}"
     if cause == "foreign":
         handed = (
             f"memory handed out on {at(escape, near)}" if escape else "memory shared with code outside torch"
         )
-        return f"{handed} was changed behind PyTorch's back: it held {kept} {needs}"
+        return f"{handed} was changed behind PyTorch's back, but {needs}"
     if write is None:
-        return f"{kept} {needs}, has changed"
-    verb = "put other memory under" if cause == "swap" else "overwrote"
-    silent = "; PyTorch does not notice and computes a wrong gradient" if kind == "silent" else ""
-    return f"{at(write.site.user, near)} {verb} {kept} {needs}{silent}"
+        return f"{needs}, and it has changed"
+    silent = "; PyTorch does not notice, and the gradient is wrong" if kind == "silent" else ""
+    if cause == "swap":
+        return f"{at(write.site.user, near)} puts other memory under {named(write.tensor.name, save)}, but {needs}{silent}"
+    return f"{changes(write, save, near)}, but {needs}{silent}"
+
+
+def asker(backward: Frame | None, near: Frame | None) -> str:
+    return f"backward() on {at(backward, near)}" if backward else "backward()"
+
+
+def changes(write: Write, save: Save, near: Frame | None) -> str:
+    """ "line 5 changes `h` in place": who wrote, and that it is the saved memory where the name does not say so."""
+    line = at(write.site.user, near)
+    by = stepper(write)
+    who = f"{by} on {line}" if by else line
+    name = write.tensor.name
+    if by and save.tensor.name:
+        name = save.tensor.name
+    shared = ""
+    if name and save.tensor.name and root(name) != root(save.tensor.name):
+        shared = f", which shares memory with `{save.tensor.name}`"
+    return f"{who} changes {named(name, save)} in place{shared}"
+
+
+def needed(save: Save, near: Frame | None) -> str:
+    """ "`h` as sigmoid returned it on line 4"."""
+    frame, name = save.site.user, save.tensor.name
+    where = f" on {at(frame, near)}" if frame is not None else ""
+    op = spoken(save)
+    if is_output(save):
+        return f"`{name}` as {op} returned it{where}" if name else f"what {op} returned{where}"
+    if name and not is_direct(save.site) and frame is not None:
+        return f"`{name}` as {at(frame, near)} used it"
+    return f"`{name}` as {op} used it{where}" if name else f"the {save.tensor} that {op} used{where}"
+
+
+def named(name: str | None, save: Save) -> str:
+    return f"`{name}`" if name else f"a {save.tensor}"
+
+
+def root(name: str) -> str:
+    """`h` of `h[0].data`; of `self.h[0]` all but the item."""
+    bare = re.sub(r"\.(data|T|mT|real|imag)\b", "", name)
+    return re.split(r"[\[(]", bare)[0]
+
+
+def is_output(save: Save) -> bool:
+    return bool(save.slot) and str(save.slot).startswith(("result", "output"))
+
+
+def is_direct(site: Site) -> bool:
+    """The user's own line called the op, or wrote an operator, which goes through a line of torch's own."""
+    first = next((f for f in site.frames if not f.file.replace("\\", "/").endswith("torch/_tensor.py")), None)
+    return first is not None and first.owner == "user"
+
+
+def spoken(save: Save) -> str:
+    """The op as the line calls it: "`*`", "F.linear"; the op's own name where a library called it."""
+    frame = save.site.user
+    called = call_name(frame) if frame is not None and is_direct(save.site) else None
+    return called or save.op or "an op"
+
+
+def stepper(write: Write) -> str | None:
+    """ "SGD.step", where an optimizer wrote below the user's line."""
+    for frame in write.site.frames:
+        if frame.owner == "user":
+            return None
+        if frame.function.endswith(".step"):
+            return frame.function
+    return None
 
 
 def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | None) -> tuple[str, ...]:
@@ -70,10 +128,8 @@ def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | 
         if first.site.library is not None:
             lib = first.site.library
             told.append(f"the write is inside a library: {lib.function} at {lib.file}:{lib.line}")
-        if first.view:
-            told.append(
-                f"the write covers {first.view}" + (f"; the saved tensor is {save.view}" if save.view else "")
-            )
+        if first.view and save.view:
+            told.append(f"the write lies in {first.view}; the saved tensor is {save.view}")
         if first.times > 1:
             loop = enclosing_loop(first.site.user) if first.site.user else None
             told.append(
@@ -81,50 +137,41 @@ def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | 
                 + (f", in the loop on line {loop}" if loop else "")
             )
         if first.quiet and finding.harmful and finding.cause == "write":
-            told.append("the write moved no version counter, so PyTorch's own check can not see it")
+            told.append("the write moved no version counter, so PyTorch's own check can't see it")
     if not finding.harmful and finding.changed:
-        told.append(f"backward of {save.op} never reads this value: {save.slot} was kept for its shape alone")
+        told.append(f"backward of {save.op} never reads this value: it was kept for its shape alone")
     return tuple(told)
 
 
-def helps(rule: str, kind: str, save: Save, write: Write | None, backward: Frame | None) -> tuple[str, ...]:
+def helps(rule: str, kind: str) -> tuple[str, ...]:
+    """What is always true; the edit itself is found where the story is told (`advice.py`)."""
     if kind == "refused-but-right":
-        return (
-            "run it under gradmend.heal(), or write out of place so that PyTorch's own check passes",
-            f"`gradmend explain {rule}` tells more",
-        )
-    first = ADVICE.get(rule)
-    name = (write.tensor.name if write else None) or "x"
-    wrote, kept = write.site.user if write else None, save.site.user
-    near = _near(backward, wrote, kept)
-    line, saved = at(wrote, near), at(kept, near)
-    out = [first.format(name=name, line=line, op=save.op, saved=saved)] if first else []
-    healable = "runs the program as it is with the right gradient"
+        return (f"gradmend.heal() runs it as it is; `gradmend explain {rule}` tells more",)
     if rule in UNHEALABLE:
-        healable = "stops here too: the old value is gone"
-    out.append(f"`gradmend explain {rule}` tells more; gradmend.heal() {healable}")
-    return tuple(out)
+        return (
+            f"`gradmend explain {rule}` tells more; gradmend.heal() stops here too: the old value is gone",
+        )
+    return (
+        f"`gradmend explain {rule}` tells more; gradmend.heal() runs the program as it is with the right gradient",
+    )
 
 
 # Where nothing kept the old value.
 UNHEALABLE = frozenset({"GM110", "GM202", "GM206", "GM207", "GM208", "GM210"})
 
-# What to change, by rule. {name} is the written tensor, {line} the write, {saved} the line that kept the value.
-ADVICE: dict[str, str] = {
-    "GM101": "write {line} out of place (`{name} = ...` makes a new tensor), or clone the result of {op} first",
-    "GM102": "write {line} out of place, or give {op} on {saved} a clone of what {line} overwrites",
-    "GM103": "collect the pieces in a list and torch.stack or torch.cat them, or clone the slice that {saved} reads",
+# What is true of every such program, where no edit of its lines could be found.
+WITHOUT_EDIT: dict[str, str] = {
     "GM104": "call step() after the last backward() that needs these parameters",
-    "GM105": "do the update on {line} after backward(), or let {saved} use a clone",
-    "GM106": "give {saved} a clone of the index, or build the new one out of place on {line}",
-    "GM107": "use inplace=False there, or clone its input",
-    "GM108": "use the table's .clone() on {saved}, or do the lookup first: max_norm renormalises the table in place",
-    "GM110": "find the write between {saved} and backward(); under torch.compile or jit, try the code in eager mode",
-    "GM201": "write `{name}` out of place, or after backward(): autograd sees no write through .data, nor one through "
-    "memory that is shared",
+    "GM105": "do the update after the last backward() that needs these parameters",
+    "GM110": "find the write between the save and backward(); under torch.compile or jit, try the code in eager mode",
     "GM202": "copy at the border: tensor.clone(), or array.copy() before torch.from_numpy",
     "GM203": "call step() after the last backward() that needs these parameters",
-    "GM204": "assign new data after backward(), or build the update out of place",
+    "GM204": "assign new data after backward()",
+    "GM205": "keep it with ctx.save_for_backward, and write out of place",
+    "GM206": "work on a copy in forward, or call ctx.mark_dirty(input) and return the input",
+    "GM207": "return a new tensor from the hook instead of writing to the one it was given",
+    "GM208": "write after backward(), or pass the value as an argument and bind a new tensor instead of writing the old one",
     "GM209": "run the collective on a clone, or after backward()",
+    "GM210": "make the edit in the open, by an op that returns a new tensor",
     "GM211": "finish backward() of the eval-mode forward before running in train mode",
 }

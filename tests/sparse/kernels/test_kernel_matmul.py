@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradmend.sparse.kernels import gate, matmul, plain
+from gradmend.sparse import Pattern, SparseTensor
+from gradmend.sparse.kernels import gate, matmul, narrow, plain
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 COMPLEX = [torch.complex64, torch.complex128]
@@ -195,3 +196,30 @@ def test_machines_without_masks_take_widths_that_divide(k: int, monkeypatch: pyt
         close(matmul.spmm(crow, col, v, X), plain.spmm(crow, col, v, X))
     finally:
         gate.plan.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("how", ["plain", "expanded", "strided"])
+def test_one_column_has_kernels_of_its_own(dtype: torch.dtype, threads: int, how: str) -> None:
+    """Enough entries a column for narrow.py, and enough work for two threads."""
+    pattern = Pattern.random((900, 700), nnz=300_000)
+    assert narrow.takes(dtype, 700, pattern.nnz)
+    v = torch.randn(pattern.nnz, dtype=dtype, requires_grad=True)
+    x, g = torch.randn(700, 1, dtype=dtype), torch.randn(900, 1, dtype=dtype)
+    if how == "expanded":
+        x, g = x[:1].expand(700, 1), g[:1].expand(900, 1)
+    elif how == "strided":
+        x, g = (torch.cat([t, t], 1)[:, :1] for t in (x, g))
+    X = x.requires_grad_()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        out = SparseTensor(pattern, v) @ X
+        ours = [out, *torch.autograd.grad(out, (v, X), g)]
+    finally:
+        torch.set_num_threads(before)
+    D = SparseTensor(pattern, v).to_dense()
+    theirs = [D @ X, *torch.autograd.grad(D @ X, (v, X), g)]
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)

@@ -50,25 +50,25 @@ x = torch.randn(4, 3, requires_grad=True)
 
 # (program, rule, node, words of the message)
 ROWS = [
-    ("y = x.exp()\ny += 1  # <- here\ny.sum().backward()", "GM101", "ExpBackward0", "`y`, the result of exp (float32[4, 3])"),
-    ("y = x.relu()\nz = y * 2\nz.add_(1)\ny.mul_(2)  # <- here\nz.sum().backward()", "GM101", "ReluBackward0", "the result of relu"),
-    ("y = x * 1\nz = y * y\ny.add_(1)  # <- here\nz.sum().backward()", "GM102", "MulBackward0", "which mul kept of its inputs"),
-    ("y = x * 1\nz = y.sin()\nwith torch.no_grad():\n    y.zero_()  # <- here\nz.sum().backward()", "GM102", "SinBackward0", "`y`, a float32[4, 3], which sin kept of its inputs"),
-    ("i = torch.tensor([0, 1])\nz = x[i]\ni += 1  # <- here\nz.sum().backward()", "GM106", "IndexBackward0", "int64[2]"),
+    ("y = x.exp()\ny += 1  # <- here\ny.sum().backward()", "GM101", "ExpBackward0", "line 9 changes `y` in place, but backward() on line 10 still needs `y` as exp returned it"),
+    ("y = x.relu()\nz = y * 2\nz.add_(1)\ny.mul_(2)  # <- here\nz.sum().backward()", "GM101", "ReluBackward0", "still needs `y` as relu returned it"),
+    ("y = x * 1\nz = y * y\ny.add_(1)  # <- here\nz.sum().backward()", "GM102", "MulBackward0", "as mul used it"),
+    ("y = x * 1\nz = y.sin()\nwith torch.no_grad():\n    y.zero_()  # <- here\nz.sum().backward()", "GM102", "SinBackward0", "still needs `y` as sin used it"),
+    ("i = torch.tensor([0, 1])\nz = x[i]\ni += 1  # <- here\nz.sum().backward()", "GM106", "IndexBackward0", "still needs `i` as index used it"),
     (
         "m = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))\nopt = torch.optim.SGD(m.parameters(), 0.1)\n"
         "y = m(x).sum()\nz = y * 1\ny.backward(retain_graph=True)\nopt.step()  # <- here\nz.backward()",
-        "GM104", "AddmmBackward0", "kept of its inputs",
+        "GM104", "AddmmBackward0", "line 13 changes `m.1.weight` in place",
     ),
     (
         "m = nn.Conv2d(1, 1, 3)\nopt = torch.optim.Adam(m.parameters(), 0.1, foreach=False)\n"
         "y = m(x.reshape(1, 1, 4, 3)).sum()\ny.backward(retain_graph=True)\nopt.step()  # <- here\ny.backward()",
-        "GM104", "ConvolutionBackward0", "kept of its inputs",
+        "GM104", "ConvolutionBackward0", "line 12 changes `m.weight` in place",
     ),
-    ("h = torch.zeros(6, 3)\nw = torch.ones(3, requires_grad=True)\nfor i in range(1, 6):\n    h[i] = (h[i - 1] * w) + w  # <- here\nh.sum().backward()", "GM109", "MulBackward0", "wrote to other elements of the memory of"),
-    ("y = x * 1\nz = y[0] * y[0]\ny[1] = 2.0\ny[0] = 1.0  # <- here\nz.sum().backward()", "GM102", "MulBackward0", "which mul kept of its inputs"),
+    ("h = torch.zeros(6, 3)\nw = torch.ones(3, requires_grad=True)\nfor i in range(1, 6):\n    h[i] = (h[i - 1] * w) + w  # <- here\nh.sum().backward()", "GM109", "MulBackward0", "although the gradient is right: line 11 changes `h[i]` in place"),
+    ("y = x * 1\nz = y[0] * y[0]\ny[1] = 2.0\ny[0] = 1.0  # <- here\nz.sum().backward()", "GM102", "MulBackward0", "as mul used it"),
     ("y = x * 1\nz = y[:, 0] * 2.0 * y[:, 0]\ny[:, 1] = 2.0  # <- here\nz.sum().backward()", "GM109", "MulBackward0", "although the gradient is right"),
-    ("w = torch.ones(3, requires_grad=True)\ny = w * w\nwith torch.no_grad():\n    w -= 0.1  # <- here\ny.sum().backward()", "GM105", "MulBackward0", "which mul kept of its inputs"),
+    ("w = torch.ones(3, requires_grad=True)\ny = w * w\nwith torch.no_grad():\n    w -= 0.1  # <- here\ny.sum().backward()", "GM105", "MulBackward0", "still needs `w` as mul used it"),
 ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ y.sum().backward()
     (conflict,) = told
     assert conflict is not None and conflict.culprits == ()
     assert conflict.rule == "GM110"
-    assert "something overwrote" in conflict.message
+    assert "something unseen changed `y` in place" in conflict.message
     assert any("no recorded write fits" in n for n in conflict.notes)
 
 

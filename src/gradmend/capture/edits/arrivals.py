@@ -35,7 +35,7 @@ class _Use(NamedTuple):
 
 def watch(roots: Sequence[Any]) -> list[Any]:
     """Hooks on the uses of edited tensors below these roots; the caller removes them."""
-    edits = [*live(), *unseen()]
+    edits = [e for e in (*live(), *unseen()) if not e.still]
     if not edits:
         return []
     users = _users(roots, min(e.key[0] for e in edits))
@@ -73,9 +73,11 @@ def _uses(
     found = []
     for node, place in users.get(key, ()):
         number = node._sequence_nr()
-        if number >= edit.number:
+        if edit.shows_in(number):
             found.append(_Use(node, place, views))
-        elif _VIEW.fullmatch(node.name()):  # a view made before the edit shows it too
+        elif number < edit.number and _VIEW.fullmatch(
+            node.name()
+        ):  # a view made before the edit shows it too
             for other in [k for k in users if k[0] == number and k[1] == node.name()]:
                 found += _uses(edit, other, users, ((node, other[2]), *views))
     return found

@@ -23,12 +23,15 @@ class Edit:
         "changed",
         "key",
         "number",
+        "old",
         "owner",
         "region",
         "scope",
         "serial",
         "shift",
+        "still",
         "unsure",
+        "until",
         "void",
         "written",
     )
@@ -45,8 +48,15 @@ class Edit:
         self.number = next_number()  # nodes from here on are made after the edit
         self.serial = next(serials)
         self.void = False
+        self.still = False  # a constant was added: it harms no gradient, and may be taken back
+        self.old: torch.Tensor | None = None  # what the region held before
+        self.until: int | None = None  # nodes from here on are made after it was undone
         self.shift: tuple[int, ...] | None = None  # of the tensor that was added, where it was an addition
         self.unsure = False  # nobody saw when it was written, only that it was
+
+    def shows_in(self, number: int) -> bool:
+        """Whether a node of this number was made while the edit stood."""
+        return number >= self.number and (self.until is None or number < self.until)
 
     def mask(self) -> torch.Tensor:
         """The edited elements, in the coordinates of the node's output."""

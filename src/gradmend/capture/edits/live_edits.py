@@ -22,7 +22,7 @@ from gradmend.capture.edits.edit import Edit, Key
 from gradmend.capture.graph import nodes
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write, next_number
-from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
+from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
 _storage_of = _Base.untyped_storage
@@ -152,6 +152,7 @@ class Watched(NamedTuple):
     raw: Raw
     scope: Any
     shift: tuple[int, ...] | None = None
+    still: bool = False
 
 
 def unconcerned(t: torch.Tensor) -> bool:
@@ -201,11 +202,10 @@ def before(
                 owner = known.tensor()
             if owner is not None and owner.is_leaf and not _is_input(owner):
                 continue
-            shift = None
+            shift, still = None, False
             if op in _ADDITIVE and args and not state.inputs:
-                if isinstance(args[0], (int, float, complex)):
-                    continue  # a constant added: the derivative is what it was
-                shift = tuple(args[0].shape)
+                still = isinstance(args[0], (int, float, complex))  # the derivative is what it was
+                shift = None if still else tuple(args[0].shape)
 
             scope = scopes.current()
             if (
@@ -218,7 +218,7 @@ def before(
             continue
         if found is None:
             found = []
-        found.append(Watched(owner, known, part, old, op, raw_here(), scope, shift))
+        found.append(Watched(owner, known, part, old, op, raw_here(), scope, shift, still))
     return found
 
 
@@ -248,23 +248,70 @@ def after(watched: list[Watched]) -> None:
         owner = one.owner
         if owner is None:
             assert one.alias is not None
-            anchor = one.alias.node()
-            if anchor is not None:
-                edit = Edit(one.alias.key, one.alias.layout, region, changed, one.scope, written)
-                edit.shift = one.shift
-                _enter(anchor, edit)
+            anchor, key, layout = one.alias.node(), one.alias.key, one.alias.layout
+            if anchor is None:
+                continue
+        else:
+            node = nodes.known(owner.grad_fn)
+            if node is None:
+                state.leaf_writes.append((owner, written))
+                continue
+            anchor, key = _anchor(node), _key(node, owner)
+            layout = layout_of(physical(_detach(owner)))
+        edit = Edit(key, layout, region, changed, one.scope, written)
+        edit.shift, edit.still = one.shift, one.still
+        if one.old.shape == one.region.shape and one.old.nbytes <= _MOST_COPIED:
+            edit.old = one.old
+        if not _takes_back(anchor, edit, one.region):
+            _enter(anchor, edit)
+
+
+def _takes_back(anchor: _Anchor, edit: Edit, region: torch.Tensor) -> bool:
+    """An edit that brings back what was there before an earlier one ends that, and all later ones in its place.
+
+    True where nothing is left of the edit itself.
+    """
+    if edit.region.dtype != region.dtype:
+        return False
+    for earlier in anchor.edits:
+        was = earlier.region
+        if earlier.old is None or earlier.until is not None or was.dtype != region.dtype:
             continue
-        node = nodes.known(owner.grad_fn)
-        if node is None:
-            state.leaf_writes.append((owner, written))
+        if not _covers(edit.region, was):
             continue
-        layout = layout_of(physical(_detach(owner)))
-        edit = Edit(_key(node, owner), layout, region, changed, one.scope, written)
-        edit.shift = one.shift
-        _enter(_anchor(node), edit)
+        now = torch.as_strided(_detach(physical(region)), was.shape, was.strides, was.offset)
+        if _changed(physical(earlier.old), now) is not None:
+            continue
+        end = next_number()
+        for other in anchor.edits:
+            if other.serial >= earlier.serial and other.until is None and _covers(was, other.region):
+                other.until = end
+        if was == edit.region:
+            return True
+        edit.changed &= ~_places(edit.region, was)
+        if not edit.changed.any():
+            return True
+    return False
+
+
+def _places(outer: Layout, inner: Layout) -> torch.Tensor:
+    """Which elements of the one lie in the other."""
+    flat = torch.zeros(max(outer.hi, inner.hi) // outer.dtype.itemsize, dtype=torch.bool)
+    torch.as_strided(flat, inner.shape, inner.strides, inner.offset)[...] = True
+    return torch.as_strided(flat, outer.shape, outer.strides, outer.offset).clone()
+
+
+def _covers(outer: Layout, inner: Layout) -> bool:
+    if outer == inner:
+        return True
+    if outer.dtype.itemsize != inner.dtype.itemsize or inner.lo < outer.lo or inner.hi > outer.hi:
+        return False
+    return bool(_places(inner, outer).all())
 
 
 def _changed(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
+    if not has_values(old):
+        return None  # a dry run: it says that this is not looked at
     with torch.no_grad():
         if old.shape != new.shape:
             return torch.ones(new.shape, dtype=torch.bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def sibling() -> tuple[str, Raw]:
     if node is None or not roots:
         return "", ()
     best: tuple[str, Raw] = ("", ())
-    for sender in _senders(node):
+    for sender in senders(node):
         for other, _ in sender.next_functions:
             if other is not None and other is not node:
                 found = (other.name(), site_of(other))
@@ -31,14 +32,15 @@ def sibling() -> tuple[str, Raw]:
     return best
 
 
-def _senders(node: Any) -> list[Any]:
+def senders(node: Any, most: float = math.inf) -> list[Any]:
+    """The nodes that send it a gradient in the backward that runs, found by looking at so many at most."""
     stack = [
         r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None)
         for r in next(reversed(roots.values()))
     ]
-    seen = set()
+    seen: set[Any] = set()
     found = []
-    while stack:
+    while stack and len(seen) < most:
         one = stack.pop()
         if one is None or one in seen:
             continue

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Literal
+from typing import Any, Literal
 
 from gradmend.capture.graph import engine_threads
 from gradmend.capture.sites import Raw, raw_from, raw_here, resolve
@@ -44,6 +44,8 @@ class BackwardCall:
     def frame(self) -> Frame | None:
         return self.site.user
 
+
+Roots = Sequence[Any]  # tensors or GradientEdges
 
 history: deque[BackwardCall] = deque(maxlen=_CALLS_KEPT)
 running: list[BackwardCall] = []  # innermost last: a hook may start a backward of its own

@@ -8,13 +8,18 @@ import torch
 
 from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph import branches
-from gradmend.capture.graph.calls import BackwardCall
-from gradmend.capture.hooks import checkpoints, custom_functions, gradients, optimizer_steps
-from gradmend.capture.hooks.backward_calls import Roots
+from gradmend.capture.graph.calls import BackwardCall, Roots
+from gradmend.capture.hooks import (
+    checkpoints,
+    custom_functions,
+    eager_frames,
+    gradients,
+    optimizer_steps,
+    retaining,
+)
 from gradmend.capture.ledger import scopes
+from gradmend.capture.ledger.version_steps import identity
 from gradmend.capture.taps import hub
-
-_storage_of = torch._C.TensorBase.untyped_storage
 
 _armed = 0
 watching: set[str] = set()  # holds a word while this is armed
@@ -35,6 +40,7 @@ def arm() -> None:
     gradients.measure()
     gradients.arm()
     checkpoints.arm()
+    eager_frames.arm()
 
 
 def disarm() -> None:
@@ -49,6 +55,7 @@ def disarm() -> None:
     custom_functions.disarm()
     gradients.disarm()
     checkpoints.disarm()
+    eager_frames.disarm()
 
 
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
@@ -62,15 +69,13 @@ def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
 
 
 def after_backward(call: BackwardCall) -> None:
-    if branches.roots:
-        branches.roots.pop(call.tick, None)
+    roots = branches.roots.pop(call.tick, None)
+    if roots is not None:
+        retaining.look(call, roots)
     if hooks:
         for hook in hooks.pop(call.tick, ()):
             hook.remove()
 
 
 def _storages(grads: Any) -> tuple[int, ...]:
-    try:
-        return tuple(_storage_of(g)._cdata for g in grads or () if isinstance(g, torch.Tensor))
-    except RuntimeError:
-        return ()  # sparse, wrapped: no memory of their own
+    return tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))

@@ -6,7 +6,7 @@ hold by name; both are wrapped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import wraps
 from itertools import count
 from threading import get_ident
@@ -17,7 +17,7 @@ import torch
 import torch.autograd.graph as graph
 
 from gradmend.capture.graph import nodes
-from gradmend.capture.graph.calls import BackwardCall, history, running
+from gradmend.capture.graph.calls import BackwardCall, Roots, history, running
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps import caches
 from gradmend.errors import unexplained
@@ -26,7 +26,6 @@ _Tensor = torch.Tensor
 _CALLS_WITH_NODES = 16
 
 
-Roots = Sequence[Any]  # tensors or GradientEdges
 Before = Callable[[BackwardCall, Roots, Any], None]  # and the gradients that the call was given
 After = Callable[[BackwardCall], None]
 Failed = Callable[[BackwardCall, BaseException, Roots], None]

@@ -44,6 +44,7 @@ _SHAPE_OF_SECOND = frozenset("view_as expand_as reshape_as type_as to".split())
 _OVERWRITING = frozenset(
     "copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_".split()
 )
+_MODES = "_set_"  # `_set_grad_enabled` and its like: a reentrant region runs first without grad, then with it
 _NORMS = {"batch_norm": "training", "instance_norm": "use_input_stats"}
 _IN_PLACE_OPERATORS = frozenset(OPERATORS)
 _TRAINED_WITHOUT = frozenset({"running_mean", "running_var"})
@@ -127,7 +128,12 @@ class _Reader(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _SHAPE_ONLY or _compiling() or _is_ours(sys._getframe(1).f_code.co_filename):
+        if (
+            name in _SHAPE_ONLY
+            or name.startswith(_MODES)
+            or _compiling()
+            or _is_ours(sys._getframe(1).f_code.co_filename)
+        ):
             return func(*args, **kwargs)
         found: list[tuple[int, torch.Tensor]] = []
         _tensors(args, found)

@@ -18,8 +18,8 @@ from gradmend.capture.graph import calls
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write
 from gradmend.capture.ledger.silent_findings import Fault
-from gradmend.capture.ledger.version_steps import Steps, key_of
-from gradmend.capture.memory.layouts import layout_of, physical
+from gradmend.capture.ledger.version_steps import Steps, identity, key_of
+from gradmend.capture.memory.layouts import Layout, layout_of, physical
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps import hub
 
@@ -40,7 +40,7 @@ def _holders(kind: str, grad: torch.Tensor) -> int:
     call = calls.current()
     seeds = call.seeds if call is not None else ()
     # The engine holds the gradient that backward() itself was given until the end.
-    key = key_of(grad)
+    key = identity(grad)
     extra = _count(grad) - base - (1 if key in seeds else 0)
     if extra <= 0 and grad._is_view() and grad._base is not None and grad._base.numel() == grad.numel():
         extra = _count(grad._base) - _HOLDERS_OF_BASE - (1 if key in seeds else 0)
@@ -62,8 +62,8 @@ class _Seen:
         if how != "data":
             return
         for t in targets:
-            if key_of(t) in self.steps.keys:
-                self.written = Write(0, op, raw_here(), layout_of(physical(_Base.detach(t))))
+            if any(_same(t, g, key) for g, key in zip(self.grads, self.steps.keys, strict=True)):
+                self.written = Write(0, op, raw_here(), _layout(t))
                 return
 
     def __enter__(self) -> _Seen:
@@ -75,7 +75,20 @@ class _Seen:
         if self.written is None:
             for i, g in enumerate(self.grads):
                 if self.steps.unseen(i):
-                    self.written = Write(0, "", raw_here(), layout_of(physical(_Base.detach(g))))
+                    self.written = Write(0, "", raw_here(), _layout(g))
+
+
+def _same(t: torch.Tensor, grad: torch.Tensor, key: int) -> bool:
+    """Whether `t` lies in the memory of a gradient. A batched one shows none: then it is the tensor itself or a view."""
+    if key:
+        return key_of(t) == key
+    return t is grad or (t._is_view() and t._base is grad)
+
+
+def _layout(t: torch.Tensor) -> Layout:
+    if key_of(t):
+        return layout_of(physical(_Base.detach(t)))
+    return layout_of(torch.empty(0, dtype=t.dtype))
 
 
 def _harm(who: str, written: Write, healed: bool) -> None:

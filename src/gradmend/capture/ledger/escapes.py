@@ -6,7 +6,7 @@ import ctypes
 
 import torch
 
-from gradmend.capture.memory.layouts import physical
+from gradmend.capture.memory.layouts import has_values, physical
 from gradmend.capture.sites import Raw, raw_here
 
 _MARK = "_gradmend_escape"
@@ -40,7 +40,7 @@ def fingerprint(t: torch.Tensor) -> int:
     import xxhash
 
     t = physical(t.detach())
-    if t.numel() == 0:
+    if t.numel() == 0 or not has_values(t):
         return 0
     if t.device.type != "cpu":
         t = t.cpu()

@@ -52,6 +52,12 @@ class Finding:
         self._ledger = None
 
     @property
+    def ledger(self) -> Ledger:
+        """While it is told."""
+        assert self._ledger is not None, "a Finding that was told reads no ledger"
+        return self._ledger
+
+    @property
     def harmful(self) -> bool:
         return self.changed and self.read
 

@@ -20,7 +20,7 @@ from gradmend.capture.ledger.entries import Roll, Save, Timeline, Write, next_nu
 from gradmend.capture.ledger.judging import judge
 from gradmend.capture.ledger.keeping import keep
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of
+from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of
 from gradmend.capture.memory.undo import Elements, Record
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.errors import BudgetError
@@ -344,7 +344,11 @@ class Ledger:
 
         `packed` is what the node holds for it, where that is not the save itself.
         """
-        return save.handle if save.untouched() else judge(self, save, packed)
+        handle = save.handle
+        if save.untouched():
+            return handle
+        value = judge(self, save, packed)
+        return value if has_values(handle) else handle  # a dry run has no old values, and needs none
 
     def exact(self, save: Save) -> Record | None:
         """The one Record that holds the whole saved value, where that is so plain that a look tells."""

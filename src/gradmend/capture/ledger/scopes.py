@@ -14,6 +14,7 @@ from gradmend.capture.graph import engine_threads
 from gradmend.capture.sites import Raw
 
 if TYPE_CHECKING:
+    from gradmend.capture.graph.calls import BackwardCall, Roots
     from gradmend.capture.ledger.findings import Finding
     from gradmend.capture.ledger.silent_findings import Fault
 
@@ -32,6 +33,8 @@ class Scope:
         paranoid: bool = False,
         healed: Tallies | None = None,
         spared: Tallies | None = None,
+        again: Callable[[BackwardCall, Roots, int], None] | None = None,
+        refused: Callable[[RuntimeError, Raw], None] | None = None,
     ) -> None:
         self.policy = policy
         self.tell = tell
@@ -40,6 +43,13 @@ class Scope:
         self.spared = spared
         self.budget = budget
         self.paranoid = paranoid
+        # Graphs are kept, and this is told of each line that goes through one again; None: PyTorch frees them.
+        self.again = again
+        self.refused = refused  # told of a call that PyTorch refuses, and that was made by other words
+
+    @property
+    def retain(self) -> bool:
+        return self.again is not None and not self.plain
 
     @property
     def plain(self) -> bool:

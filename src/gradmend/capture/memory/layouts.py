@@ -101,6 +101,11 @@ def span(lo: int, hi: int) -> Layout:
     return Layout(lo, hi, True, lo, (hi - lo,), (1,), torch.uint8)
 
 
+def has_values(t: torch.Tensor) -> bool:
+    """Not on the meta device and not fake: those have a size, and nothing in it."""
+    return not t.is_meta and (type(t) in PLAIN or not hasattr(t, "fake_mode"))
+
+
 def physical(t: torch.Tensor) -> torch.Tensor:
     """The tensor as it lies in memory: lazy conjugation and negation taken off."""
     if t.is_conj():

@@ -17,7 +17,7 @@ import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture import edge
-from gradmend.capture.memory.layouts import Layout, LayoutIndex, overlap
+from gradmend.capture.memory.layouts import Layout, LayoutIndex, has_values, overlap
 
 try:
     import cython
@@ -373,6 +373,8 @@ class UndoLog:
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal bit by bit: NaN equals itself, and 0.0 differs from -0.0."""
+    if not has_values(a):
+        return False  # a Write may have changed them
     found = edge.same_bytes(a, b)
     if found is not None:
         return bool(found)

@@ -21,6 +21,7 @@ import torch
 opaque: list[Callable[..., Any]] = []
 # Compiled functions, with what Dynamo shall trace in their place: torch's own.
 _inlined: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
+after_dynamo: list[Callable[[], None]] = []  # called once it is loaded, while the taps are on
 _taught = 0  # so many of these are known to Dynamo
 
 
@@ -66,6 +67,8 @@ class DynamoImport(MetaPathFinder):
             with self._unpatched():
                 run(module)
                 fill()
+            for ready in after_dynamo:
+                ready()
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
 

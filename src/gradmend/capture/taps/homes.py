@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import starmap
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.taps import special, wrappers
+from gradmend.capture.taps import single_views, special, wrappers
 from gradmend.capture.taps.schemas import Writes, writes_of, writing_ops
 
 OPERATORS = (
@@ -76,6 +77,16 @@ def _functions() -> Iterator[Patch]:
     _teach_jit(made)
 
 
+def _specials() -> Iterator[Patch]:
+    made: dict[int, Callable[..., Any]] = {}
+    for patch in (*special.patches(), *starmap(Patch, single_views.patches())):
+        original = getattr(patch.value, "__gradmend_original__", None)
+        if original is not None:
+            made[id(original)] = patch.value
+        yield patch
+    _teach_jit(made)
+
+
 def _op_of(value: Any, name: str, ops: dict[str, Writes]) -> str | None:
     for candidate in (value.__name__, name, f"linalg_{name}", f"special_{name}", f"fft_{name}"):
         if candidate in ops:
@@ -122,4 +133,4 @@ def _overload_calls() -> Iterator[Patch]:
 
 @cache
 def patches() -> tuple[Patch, ...]:
-    return (*_methods(), *_functions(), *_overload_calls(), *special.patches())
+    return (*_methods(), *_functions(), *_overload_calls(), *_specials())

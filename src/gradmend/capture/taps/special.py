@@ -12,11 +12,11 @@ from torch._C import TensorBase as Base
 from gradmend.capture.edits import live_edits
 from gradmend.capture.ledger import escapes
 from gradmend.capture.sites import _TORCH, raw_here
-from gradmend.capture.taps import hub
+from gradmend.capture.taps import hub, refused, wrappers
 from gradmend.capture.taps.wrappers import Func, _dress, _gather, _overridden, public
 from gradmend.folder import OURS
 
-OWN_METHODS = frozenset({"set_"})
+OWN_METHODS = frozenset({"set_", "detach_"})
 
 
 _BORN = ((torch, "from_numpy frombuffer as_tensor asarray from_dlpack"), (torch.utils.dlpack, "from_dlpack"))
@@ -45,6 +45,7 @@ def patches() -> Iterator[Any]:
     yield Patch(top, "detach", _detaching(Base.detach))
     yield Patch(torch, "detach", _detaching(torch.detach))
     yield Patch(top, "set_", _swapping(top.set_, "set_"))
+    yield Patch(top, "detach_", _detaching_itself(wrappers.method(top.detach_, "detach_"), top.detach_))
     for name in _ESCAPING_METHODS.split():
         if hasattr(top, name):
             yield Patch(top, name, _escaping(getattr(top, name), name))
@@ -83,7 +84,7 @@ def _data_property() -> property:
             live_edits.swapped(edited)
         hub.told(".data =", (self,), "metadata")
 
-    return property(get, set_)
+    return property(get, set_, slot.__delete__)
 
 
 def _part_property(part: str) -> property:
@@ -104,7 +105,9 @@ def _part_property(part: str) -> property:
             if pending is not None:
                 hub.after(pending)
 
-    return property(get, set_)
+    return property(
+        get, set_
+    )  # `del x.real` ends the process in plain torch 2.13: here it is an AttributeError
 
 
 def _detaching(original: Func) -> Func:
@@ -123,6 +126,20 @@ def _detaching(original: Func) -> Func:
         return original(self, *args, **kwargs)
 
     return _dress(tap, original)
+
+
+def _detaching_itself(tap: Func, original: Func) -> Func:
+    """`t.detach_()`; of a view PyTorch refuses it."""
+
+    def detach_(self: Any) -> Any:
+        try:
+            return tap(self)
+        except RuntimeError as error:
+            if hub.compiling() or not isinstance(self, torch.Tensor) or refused.detached(error, self) is None:
+                raise
+            return self
+
+    return _dress(detach_, original)
 
 
 def _swapping(original: Func, op: str) -> Func:

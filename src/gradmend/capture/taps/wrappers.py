@@ -12,7 +12,7 @@ import torch
 from gradmend.capture import edge
 from gradmend.capture.edits import live_edits
 from gradmend.capture.memory.layouts import PLAIN
-from gradmend.capture.taps import caches, hub
+from gradmend.capture.taps import caches, hub, refused
 from gradmend.capture.taps.schemas import METADATA, Writes
 
 Func = Callable[..., Any]
@@ -110,9 +110,19 @@ def out_function(original: Func, op: str) -> Func:
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         _gather(kwargs["out"], targets)
-        return _carry(_before(f"{op}(out=)", targets), original, args, kwargs)
+        return _into(_before(f"{op}(out=)", targets), original, args, kwargs)
 
     return _quick_function(_dress(tap, original), original, False)
+
+
+def _into(pending: Any, original: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with `out=`."""
+    try:
+        return _carry(pending, original, args, kwargs)
+    except RuntimeError as error:
+        if (made := refused.into(error, original, args, kwargs)) is None:
+            raise
+        return made
 
 
 def function(original: Func, op: str, writes: Writes) -> Func:
@@ -142,7 +152,8 @@ def function(original: Func, op: str, writes: Writes) -> Func:
             _gather(args[position] if len(args) > position else kwargs.get(name), targets)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
-        return _carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
+        carry = _into if kwargs.get("out") is not None else _carry
+        return carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
     return _quick_function(_dress(tap, original), original, True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
 from gradmend.check.values import (
     NO,
@@ -12,6 +13,7 @@ from gradmend.check.values import (
     Dict,
     Ext,
     Instance,
+    Number,
     Opaque,
     Seq,
     Storage,
@@ -19,21 +21,28 @@ from gradmend.check.values import (
     Value,
     unknown,
 )
-from gradmend.check.walk.torchapi import TorchAPI
+
+if TYPE_CHECKING:
+    from gradmend.check.walk.walker import Walker
 
 
-class Builtins(TorchAPI):
+class Builtins:
+    __slots__ = ("walk",)
+
+    def __init__(self, walk: Walker) -> None:
+        self.walk = walk
+
     def builtin(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         first = args[0] if args else None
         if name == "super":
-            return self.make_super(args)
+            return self.walk.attributes.make_super(args)
         if name == "range":
             return self._range(args)
         if name == "enumerate" and first is not None:
-            items = self.iterate(first, None)
+            items = self.walk.iteration.iterate(first, None)
             return Seq([Seq([Const(i, True), v], "tuple") for i, v in enumerate(items)], "iterator")
         if name == "zip":
-            columns = [self.iterate(a, None) for a in args]
+            columns = [self.walk.iteration.iterate(a, None) for a in args]
             return Seq([Seq(list(row), "tuple") for row in zip(*columns, strict=False)], "iterator")
         if name in ("list", "tuple", "set", "sorted", "reversed", "iter", "frozenset"):
             if first is None:
@@ -45,11 +54,15 @@ class Builtins(TorchAPI):
                     "tuple" if name == "tuple" else "list",
                     first.rest,
                 )
-            if isinstance(first, Opaque):
+            if isinstance(first, Opaque) or (isinstance(first, Instance) and first.nn == "loader"):
                 return first
-            return Seq(self.iterate(first, None), "tuple" if name == "tuple" else "list")
+            return Seq(self.walk.iteration.iterate(first, None), "tuple" if name == "tuple" else "list")
         if name == "next" and first is not None:
-            return self.element(first) if not isinstance(first, Seq) or not first.items else first.items[0]
+            return (
+                self.walk.iteration.element(first)
+                if not isinstance(first, Seq) or not first.items
+                else first.items[0]
+            )
         if name == "dict":
             made = Dict({})
             if isinstance(first, Dict):
@@ -66,39 +79,45 @@ class Builtins(TorchAPI):
             made.items.update(keywords)
             return made
         if name == "sum" and first is not None:
-            items = self.iterate(first, None)
+            items = self.walk.iteration.iterate(first, None)
             total: Value = args[1] if len(args) > 1 else Const(0)
             for item in items:
                 total = (
-                    self.apply("add", node, {"self": total, "other": item}) if self.tensors(item) else total
+                    self.walk.tensors.apply("add", node, {"self": total, "other": item})
+                    if self.walk.tensors_in(item)
+                    else total
                 )
             return total
         if (
             name in ("max", "min", "abs", "pow", "round")
             and first is not None
-            and self.tensors(first, deep=0)
+            and self.walk.tensors_in(first, deep=0)
         ):
             return (
-                self.op({"abs": "abs", "pow": "pow"}.get(name, "maximum"), args, {}, node)
+                self.walk.ops.op({"abs": "abs", "pow": "pow"}.get(name, "maximum"), args, {}, node)
                 if name in ("abs", "pow")
                 else unknown()
             )
         if name == "map" and len(args) > 1:
             return Seq(
-                [self.call_value(args[0], [v], {}, node) for v in self.iterate(args[1], None)[:4]], "iterator"
+                [
+                    self.walk.calls.call_value(args[0], [v], {}, node)
+                    for v in self.walk.iteration.iterate(args[1], None)[:4]
+                ],
+                "iterator",
             )
         if name == "filter" and len(args) > 1:
             return args[1]
         if name == "getattr" and len(args) > 1:
             return self._getattr(args, node)
         if name == "setattr" and len(args) > 2 and isinstance(args[1], Const):
-            self.set_attribute(args[0], str(args[1].value), args[2], node)
+            self.walk.attributes.set_attribute(args[0], str(args[1].value), args[2], node)
             return NONE
         if name == "isinstance" and len(args) > 1:
             known = self._is_instance(args[0], args[1])
             return unknown() if known is None else Const(known)
         if name == "len":
-            return unknown("len")
+            return Number()
         if (
             name in ("float", "int")
             and isinstance(first, Const)
@@ -108,7 +127,9 @@ class Builtins(TorchAPI):
                 return Const(float(first.value) if name == "float" else int(first.value), first.soft)
             except (ValueError, OverflowError):
                 return unknown()
-        if name in ("float", "int", "str", "repr", "bool", "print", "hasattr", "type", "id", "format"):
+        if name in ("float", "int", "id", "round", "hash"):
+            return Number()
+        if name in ("str", "repr", "bool", "print", "hasattr", "type", "format"):
             return unknown(name)
         if name == "property" or name in ("staticmethod", "classmethod"):
             return first or unknown()
@@ -129,11 +150,11 @@ class Builtins(TorchAPI):
     def _getattr(self, args: list[Value], node: ast.AST) -> Value:
         key = args[1]
         if isinstance(key, Const) and isinstance(key.value, str):
-            return self.over(args[0], lambda v: self.attribute(v, key.value, node))
+            return self.walk.over(args[0], lambda v: self.walk.attributes.attribute(v, key.value, node))
         return unknown()
 
     def _is_instance(self, value: Value, cls: Value) -> bool | None:
-        wanted = [self.force(c) for c in (cls.items if isinstance(cls, Seq) else [cls])]
+        wanted = [self.walk.force(c) for c in (cls.items if isinstance(cls, Seq) else [cls])]
         answers = [self._is_one(value, c) for c in wanted]
         if True in answers:
             return True
@@ -145,16 +166,16 @@ class Builtins(TorchAPI):
             return name in ("Tensor", "Parameter") if isinstance(cls, Ext) else None
         if isinstance(value, Instance):
             if isinstance(cls, Class):
-                return cls in self.mro(value.cls) if value.cls is not None else False
+                return cls in self.walk.classes.mro(value.cls) if value.cls is not None else False
             if name == "Module":
-                return bool(value.nn) or self.is_module(value.cls)
+                return bool(value.nn) or self.walk.classes.is_module(value.cls)
             if value.cls is None:
                 return (
                     value.nn == name
                     or (name == "_ConvNd" and value.nn.startswith("Conv"))
                     or (name.startswith("_BatchNorm") and "BatchNorm" in value.nn)
                 )
-            return any(b.endswith(f".{name}") for b in self.outside(value.cls))
+            return any(b.endswith(f".{name}") for b in self.walk.classes.outside(value.cls))
         if isinstance(value, Seq):
             return name in (value.kind, "Sequence", "Iterable") if name else None
         if isinstance(value, Dict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradmend.check.values import (
     NONE,
@@ -17,21 +17,32 @@ from gradmend.check.values import (
     Opaque,
     Seq,
     Value,
+    is_none,
 )
-from gradmend.check.walk.statements import Statements
+
+if TYPE_CHECKING:
+    from gradmend.check.walk.walker import Walker
+
+_POSITIVE: dict[type, type] = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}
+_PURE = frozenset({"isinstance", "hasattr", "len", "callable", "bool", "issubclass"})
 
 
-class Questions(Statements):
+class Questions:
+    __slots__ = ("walk",)
+
+    def __init__(self, walk: Walker) -> None:
+        self.walk = walk
+
     def truthy(self, value: Value) -> bool | None:
         answers = set()
-        for _, option in self.options(value):
+        for _, option in self.walk.options(value):
             answers.add(_truthy(option))
             if len(answers) > 1:
                 return None
         return answers.pop() if len(answers) == 1 else None
 
     def truth(self, test: ast.expr) -> bool | None:
-        return self.truthy(self.eval(test))
+        return self.truthy(self.walk.eval(test))
 
     def condition(self, test: ast.expr) -> tuple[Any, bool]:
         """What the test asks, so that the same question has the same answer, and which arm is the "yes"."""
@@ -45,14 +56,14 @@ class Questions(Statements):
         ):
             side = not side
         key = self._question(test, 0)
-        return (key if key is not None else ("if", id(test), self.ledger.now())), side
+        return (key if key is not None else ("if", id(test), self.walk.ledger.now())), side
 
     def _question(self, node: Any, deep: int) -> Any:
         if deep > 6:
             return None
         kind = type(node)
         if kind in (ast.Name, ast.Attribute):
-            value = self.eval(node)
+            value = self.walk.eval(node)
             return ("c", repr(value.value)) if isinstance(value, Const) else ("v", value)
         if kind is ast.Constant:
             return ("c", repr(node.value))
@@ -103,10 +114,10 @@ class Questions(Statements):
         elif not isinstance(test, (ast.Name, ast.Attribute)):
             return
         if isinstance(name, ast.Name):
-            env: dict = self.frame.env
+            env: dict = self.walk.frame.env
             key = name.id
         elif isinstance(name, ast.Attribute) and isinstance(name.value, ast.Name):
-            owner = self.frame.env.get(name.value.id)
+            owner = self.walk.frame.env.get(name.value.id)
             if not isinstance(owner, Instance):
                 return
             env, key = owner.attrs, name.attr
@@ -116,9 +127,9 @@ class Questions(Statements):
         if isinstance(value, Alt):
             kept = [o for o in value.options if is_none(o[1]) == wants_none or isinstance(o[1], Opaque)]
             if kept and len(kept) < len(value.options):
-                self.store(env, key, self.either(kept))
+                self.walk.store(env, key, self.walk.either(kept))
         elif isinstance(value, Opaque) and wants_none and isinstance(test, ast.Compare):
-            self.store(env, key, NONE)
+            self.walk.store(env, key, NONE)
 
 
 def _truthy(value: Value) -> bool | None:
@@ -131,11 +142,3 @@ def _truthy(value: Value) -> bool | None:
     if isinstance(value, (Instance, Function, Class, Bound, ModuleValue)):
         return True
     return None
-
-
-def is_none(value: Value) -> bool:
-    return isinstance(value, Const) and value.value is None
-
-
-_POSITIVE: dict[type, type] = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}
-_PURE = frozenset({"isinstance", "hasattr", "len", "callable", "bool", "issubclass"})

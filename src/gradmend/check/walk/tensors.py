@@ -1,43 +1,46 @@
-"""Ops on tensors: what they keep, what they write, what shares memory with what."""
+"""Ops on tensors: what they keep and what shares memory with what."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from gradmend.check import table
+from gradmend.check import table, words
 from gradmend.check.ledger import Save
 from gradmend.check.values import (
     MAYBE,
     NO,
     YES,
+    Const,
     Node,
+    Number,
     Opaque,
     Path,
     Seq,
     Storage,
     Tensor,
     Value,
+    unknown,
 )
-from gradmend.check.walk.core import merged
-from gradmend.check.walk.expressions import Expressions
+from gradmend.check.walk.paths import merged
 
-_IN_PLACE_SLOTS = frozenset({"self", "input"})
+if TYPE_CHECKING:
+    from gradmend.check.walk.walker import Walker
+
+# What Python's operators do, to numbers too.
+_ARITHMETIC = frozenset("add sub mul div pow floor_divide remainder neg".split())
 
 
-class Tensors(Expressions):
-    healed = False  # inside a context that forgives writes to what was saved
-    holds: list[Any]  # the custom Functions whose forward is being walked
+class Tensors:
+    __slots__ = ("walk",)
 
-    used_after_edit: Callable[..., None]
-
-    # --- history
+    def __init__(self, walk: Walker) -> None:
+        self.walk = walk
 
     def node_of(self, tensor: Tensor) -> Node | None:
         node = tensor.history()
         if node is None and tensor.grad and not tensor.quiet:
-            node = Node("leaf", [], tensor.origin or self.place, ())
+            node = Node("leaf", [], tensor.origin or self.walk.place, ())
             node.leaf = tensor
             node.sure = tensor.grad == YES
             tensor.node = node
@@ -49,24 +52,26 @@ class Tensors(Expressions):
 
     def strongest(self, found: list[tuple[Path, Tensor]]) -> int:
         """Whether a result that depends on these needs a gradient, in the grad mode we are in."""
-        if self.grad_mode is False:
+        if self.walk.grad_mode is False:
             return NO
         top = max((self.grad_of(t) for _, t in found), default=NO)
-        return min(top, MAYBE) if self.grad_mode is None else top
-
-    # --- out-of-place ops
+        return min(top, MAYBE) if self.walk.grad_mode is None else top
 
     def apply(self, name: str, site: ast.AST, slots: dict[str, Value], *, shown: str = "") -> Value:
         """One op. `slots` are its arguments by ATen's names."""
         if name in table.CONSTANT:
             return self.fresh(site)
         info = table.op(name)
-        found = {slot: self.tensors(value) for slot, value in slots.items()}
+        found = {slot: self.walk.tensors_in(value) for slot, value in slots.items()}
         everything = [pair for pairs in found.values() for pair in pairs]
+        if name not in _ARITHMETIC:
+            for _, tensor in everything:
+                tensor.guessed = False
         if not everything:
-            from gradmend.check.values import unknown
-
-            return unknown()
+            return Number() if all(isinstance(v, (Const, Number)) for v in slots.values()) else unknown()
+        self.walk.gradients.used(everything, site)
+        if self.walk.recomputed is not None:
+            self._read_again(everything, site)
         if info is not None and info.view and name != "expand_copy":
             first = next(iter(slots.values()))
             return self.view(first, info.view, site, name)
@@ -77,6 +82,7 @@ class Tensors(Expressions):
             grad = self.strongest(everything)
         result = self.fresh(site)
         result.opaque = all(t.opaque for _, t in everything)
+        result.guessed = all(t.guessed for _, t in everything)
         if grad == NO or (info is not None and not info.grad):
             return result
         node = self.record(shown or name, everything, site)
@@ -89,21 +95,32 @@ class Tensors(Expressions):
             node.sure = False
         return result
 
+    def _read_again(self, found: list[tuple[Path, Tensor]], site: ast.AST) -> None:
+        """A checkpointed function runs again in backward: all that it reads from outside must be as it was."""
+        region = self.walk.recomputed
+        assert region is not None
+        for path, tensor in found:
+            if not tensor.opaque and not any(id(s) in region.made for s in tensor.storages):
+                self.save(path, tensor, region.node, site, "checkpoint", "self", region.node.sure, True)
+
     def fresh(self, site: ast.AST, grad: int = NO) -> Tensor:
         made = Tensor((Storage(),), grad)
-        made.origin = self.at(site)
+        made.origin = self.walk.at(site)
+        made.inference = self.walk.inference
+        if self.walk.recomputed is not None:
+            self.walk.recomputed.made.add(id(made.storages[0]))
         return made
 
     def record(self, name: str, found: list[tuple[Path, Tensor]], site: ast.AST) -> Node:
-        if self.edits:
-            self.used_after_edit(found)
+        if self.walk.edits:
+            self.walk.writes.used_after_edit(found)
         parents: list[Node] = []
         for _, tensor in found:
             for member in getattr(tensor, "members", (tensor,)):
                 node = self.node_of(member)
                 if node is not None and node not in parents[-8:]:
                     parents.append(node)
-        return Node(name, parents, self.at(site), self.path)
+        return Node(name, parents, self.walk.at(site), self.walk.path)
 
     def keep(
         self,
@@ -140,11 +157,15 @@ class Tensors(Expressions):
         sure: bool,
         unguarded: bool = False,
     ) -> None:
-        if self.healed:
+        if self.walk.healed:
             return
-        where = self.at(site)
-        mine = merged(self.path, path)
-        tick = self.ledger.now()
+        where = self.walk.at(site)
+        if tensor.inference and not self.walk.inference and not tensor.uncertain:
+            certain = sure and not tensor.opaque
+            self.walk.told(words.kept_inference(op, where, tensor, "error" if certain else "warning"))
+            return
+        mine = merged(self.walk.path, path)
+        tick = self.walk.ledger.now()
         for storage in tensor.storages:
             whole = tensor if tensor.base is None and slot != "weight_t" else None
             leaf = (
@@ -152,7 +173,7 @@ class Tensors(Expressions):
                 or (tensor.leaf and tensor.grad == YES)
                 or (tensor.base is not None and tensor.base.param)
             )
-            self.ledger.save(
+            self.walk.ledger.save(
                 Save(
                     storage,
                     node,
@@ -169,37 +190,34 @@ class Tensors(Expressions):
                 )
             )
 
-    # --- views
-
     def view(self, value: Value, kind: str, site: ast.AST, name: str = "view") -> Value:
         def one(v: Value) -> Value:
             tensor = v.as_tensor() if isinstance(v, Opaque) else v
             if not isinstance(tensor, Tensor):
-                from gradmend.check.values import unknown
-
                 return unknown()
             if kind == "many":
                 return Seq([], "tuple", rest=self.look(tensor, site, name, many=True))
             return self.look(tensor, site, name)
 
-        return self.over(value, one)
+        return self.walk.over(value, one)
 
     def look(self, base: Tensor, site: ast.AST, name: str, many: bool = False) -> Tensor:
         made = Tensor(base.storages, NO)
         made.opaque, made.quiet, made.param = base.opaque, base.quiet, False
         made.uncertain, made.gradient, made.sparse = base.uncertain, base.gradient, base.sparse
         made.name = base.name
-        made.origin = self.at(site)
+        made.origin = self.walk.at(site)
         made.leaf = False
         grad = self.grad_of(base)
         made.base, made.base_age = base, base.age
-        made.of_function = base.of_function
-        if self.grad_mode is False:
+        made.of_function, made.function_view = base.of_function, base.function_view
+        made.inference = base.inference
+        if self.walk.grad_mode is False:
             made.view_no_grad = grad == YES or base.view_no_grad
         elif grad:
             parent = self.node_of(base)
             made.grad = grad
-            made.node = Node(name, [parent] if parent is not None else [], made.origin, self.path)
+            made.node = Node(name, [parent] if parent is not None else [], made.origin, self.walk.path)
             made.node.sure = grad == YES
         made.many = many or base.many
         made.expanded = base.expanded or name in ("expand", "expand_as", "broadcast_to")
@@ -207,7 +225,7 @@ class Tensors(Expressions):
 
     def rows(self, tensor: Tensor) -> Tensor:
         """What a loop over a tensor binds: one of unbind's views."""
-        return self.look(tensor, self.statement or ast.Pass(), "unbind", many=True)
+        return self.look(tensor, self.walk.statement or ast.Pass(), "unbind", many=True)
 
     def index(self, owner: Value, at: ast.expr, node: ast.Subscript) -> Value:
         tensor = owner.as_tensor() if isinstance(owner, Opaque) else owner
@@ -225,7 +243,7 @@ class Tensors(Expressions):
         for part in parts:
             if isinstance(part, ast.Slice):
                 continue
-            value = self.eval(part)
+            value = self.walk.eval(part)
             if isinstance(value, Tensor) and not (value.opaque and value.node is None):
                 where.append(value)
                 basic = False

@@ -1,7 +1,7 @@
 """A process that has imported torch once and forks a child for each trial run.
 
 Importing torch takes longer than most trials; forking before any tensor work is safe and quick.
-Requests are JSON lines on stdin; the answer to each is a JSON line on stdout.
+Requests are JSON lines on stdin, each a list of runs to make side by side; the answer is a JSON line on stdout.
 """
 
 from __future__ import annotations
@@ -21,13 +21,27 @@ def main() -> None:
     from gradmend.fix.proof import child, copies, memory, record, slopes  # noqa: F401
 
     for name in sys.argv[1:]:
-        importlib.import_module(name)
+        try:
+            importlib.import_module(name)
+        except Exception:  # the trial will say so itself
+            continue
+    _warm()
     out = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
-        request = json.loads(line)
-        answer = _serve(request)
-        out.write(json.dumps(answer) + "\n")
+        answers = _serve(json.loads(line))
+        out.write(json.dumps(answers) + "\n")
         out.flush()
+
+
+def _warm() -> None:
+    """Load what healing needs, once: the names to tap, the stories, derivatives.yaml. No tensor is made."""
+    import gradmend
+    from gradmend.story import linking, silent  # noqa: F401
+    from gradmend.story.knowledge import by_node
+
+    by_node("ExpBackward0")
+    with gradmend.heal():
+        pass
 
 
 _running: list[int] = []
@@ -50,7 +64,31 @@ def _kill(pid: int) -> None:
             pass
 
 
-def _serve(request: dict[str, Any]) -> dict[str, Any]:
+def _serve(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    began = time.monotonic()
+    left = {_start(request): order for order, request in enumerate(requests)}
+    _running[:] = list(left)
+    answers: list[dict[str, Any]] = [{} for _ in requests]
+    pause = 0.005
+    while left:
+        for pid, order in list(left.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            took = time.monotonic() - began
+            late = not done and (took > requests[order]["seconds"] or os.getppid() == 1)
+            if done or late:
+                _kill(pid)  # also what it left running, such as loader workers
+                if late:
+                    os.waitpid(pid, 0)
+                code = os.waitstatus_to_exitcode(status) if done else None
+                answers[order] = {"late": late, "status": code, "took": took}
+                del left[pid]
+        time.sleep(pause if left else 0)
+        pause = min(pause * 1.3, 0.05)
+    _running.clear()
+    return answers
+
+
+def _start(request: dict[str, Any]) -> int:
     from gradmend.fix.proof import child
 
     pid = os.fork()
@@ -61,21 +99,7 @@ def _serve(request: dict[str, Any]) -> dict[str, Any]:
         os.environ.update(request.get("env", {}))
         child.run(request)
         os._exit(1)
-    _running[:] = [pid]
-    end = time.monotonic() + request["seconds"]
-    pause = 0.005
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            _kill(pid)  # what it left running, such as loader workers
-            _running.clear()
-            return {"late": False, "status": os.waitstatus_to_exitcode(status)}
-        if time.monotonic() > end or os.getppid() == 1:
-            _kill(pid)
-            os.waitpid(pid, 0)
-            return {"late": True, "status": None}
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.05)
+    return pid
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradmend.fix.facts import Place
 from gradmend.fix.proof.client import Host, preload
+from gradmend.fix.proof.forgive_words import in_short
 from gradmend.fix.proof.scratch import Scratch
 
 
@@ -25,6 +26,7 @@ class Run:
     stdout: str = ""
     stderr: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def ran(self) -> bool:
@@ -37,9 +39,8 @@ class Run:
             return "it did not end within the time limit"
         if self.error:
             lines = str(self.error.get("message", "")).strip().splitlines()
-            at = self.error.get("stack") or []
-            place = f" ({Path(at[0]['file']).name}:{at[0]['line']})" if at else ""
-            return f"{self.error.get('type')}: {lines[0] if lines else ''}{place}"
+            said = in_short(lines[0]) if lines else ""
+            return said or f"{self.error.get('type')}: {lines[0] if lines else ''}"
         return self.outcome
 
     def chain(self) -> tuple[Place, ...]:
@@ -64,9 +65,18 @@ class Runner:
     """Trial runs of one script. Use as a context manager: nothing is left behind, also after Ctrl-C."""
 
     def __init__(
-        self, script: Path, argv: list[str], cwd: Path, steps: int, seconds: float, host: Host | None = None
+        self,
+        script: Path,
+        argv: list[str],
+        cwd: Path,
+        steps: int,
+        seconds: float,
+        host: Host | None = None,
+        module: str | None = None,
+        allow: frozenset[str] = frozenset(),
     ) -> None:
         self.scratch = Scratch(script, cwd)
+        self.module, self.allow = module, allow
         self.argv, self.steps, self.seconds = argv, steps, seconds
         self.host = host or Host(preload(self.scratch.script))
         self._own = host is None
@@ -84,23 +94,32 @@ class Runner:
         self.scratch.close()
 
     def run(self, sources: Mapping[str, bytes], mode: str, **options: Any) -> Run:
-        tree = self.scratch.mirror(sources)
-        try:
-            return self._run(tree, mode, options)
-        finally:
-            self.scratch.drop(tree)
+        return self.together([(sources, mode, options)])[0]
 
-    def _run(self, tree: Path, mode: str, options: dict[str, Any]) -> Run:
+    def together(self, wanted: Sequence[tuple[Mapping[str, bytes], str, dict[str, Any]]]) -> list[Run]:
+        """Make several runs side by side; each in a copy of its own."""
+        trees = [self.scratch.mirror(sources) for sources, _, _ in wanted]
+        try:
+            asked = [self._request(t, mode, o) for t, (_, mode, o) in zip(trees, wanted, strict=True)]
+            answers = self.host.ask(asked)
+            return [self._answer(t, r, a) for t, r, a in zip(trees, asked, answers, strict=True)]
+        finally:
+            for tree in trees:
+                self.scratch.drop(tree)
+
+    def _request(self, tree: Path, mode: str, options: dict[str, Any]) -> dict[str, Any]:
         self.runs += 1
         scratch = self.scratch
         out = scratch.top / f"run{self.runs}"
         script = scratch.inside(tree, scratch.script)
         inside = scratch.cwd.is_relative_to(scratch.root)
-        request = {
+        return {
             "script": script,
             "argv": self.argv,
             "cwd": scratch.inside(tree, scratch.cwd) if inside else str(scratch.cwd),
-            "path0": os.path.dirname(script),
+            "path0": scratch.inside(tree, scratch.cwd) if self.module and inside else os.path.dirname(script),
+            "module": self.module,
+            "allow": sorted(self.allow),
             "mapping": {str(scratch.root): str(tree)},
             "roots": [str(tree)],
             "scratch": str(scratch.top),
@@ -110,7 +129,9 @@ class Runner:
             "seconds": self.seconds,
             **options,
         }
-        answer = self.host.ask(request)
+
+    def _answer(self, tree: Path, request: dict[str, Any], answer: dict[str, Any]) -> Run:
+        out = Path(request["out"])
         if answer.get("late"):
             return Run("late", stderr=_text(f"{out}.stderr"), stdout=_text(f"{out}.stdout"))
         try:
@@ -126,7 +147,9 @@ class Runner:
             return Run("error", error=error, stderr=_text(f"{out}.stderr"))
         finally:
             out.unlink(missing_ok=True)
-        return self._read(raw, tree, _text(f"{out}.stdout"), _text(f"{out}.stderr"))
+        run = self._read(raw, tree, _text(f"{out}.stdout"), _text(f"{out}.stderr"))
+        run.seconds = answer.get("took", 0.0)
+        return run
 
     def _read(self, raw: dict[str, Any], tree: Path, stdout: str, stderr: str) -> Run:
         def real(stack: list[dict[str, Any]]) -> None:
@@ -143,6 +166,10 @@ class Runner:
                 real([part] if part.get("file") else [])
                 real(part.get("stack") or [])
             real(conflict["culprits"])
+            history = conflict.get("history") or {}
+            places = history.get("places", ())
+            if places:
+                history["places"] = [(self.scratch.real(tree, f) if f else f, n, w) for f, n, w in places]
         known = {"outcome", "calls", "error", "state"}
         extra = {k: v for k, v in raw.items() if k not in known}
         extra["live"] = [(self.scratch.real(tree, f), n) for f, n in extra.get("live", [])]

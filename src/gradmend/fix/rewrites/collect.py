@@ -17,6 +17,9 @@ from gradmend.fix.text import Cut
 from gradmend.fix.tree import Tree
 
 RANK = 22
+_LATE = 20  # a tensor that an op computed is no list of rows: a clone of it is what one would write
+_EMPTY: tuple[str, ...] = ("zeros", "empty", "ones", "full", "new_zeros", "new_empty", "new_ones", "new_full")
+_EMPTY += ("zeros_like", "empty_like", "ones_like", "full_like")
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
@@ -25,10 +28,23 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         if name is None:
             continue
         cuts = _rows(tree, statement, name)
+        late = 0 if _is_filled(tree, statement, name) else _LATE
         if cuts:
             title = f"keep the rows of `{name}` in a list and stack them"
             new = tree.replace(*cuts)
-            yield Candidate(title, "collect", RANK + extra, {place.file: new})
+            yield Candidate(title, "collect", RANK + extra + late, {place.file: new})
+
+
+def _is_filled(tree: Tree, statement: cst.CSTNode, name: str) -> bool:
+    """Is it a buffer that was made to be filled, row by row in a loop?"""
+    if not any(isinstance(n, (cst.For, cst.While)) for n in tree.up(statement)):
+        return False
+    for node in tree.inside(tree.scope(statement)):
+        if isinstance(node, cst.Assign) and any(syntax.dotted(t.target) == name for t in node.targets):
+            made = [c for c in syntax.walk(node.value) if isinstance(c, cst.Call)]
+            if any(isinstance(c.func, cst.Attribute) and c.func.attr.value in _EMPTY for c in made):
+                return True
+    return False
 
 
 def _row_written(statement: cst.CSTNode) -> str | None:

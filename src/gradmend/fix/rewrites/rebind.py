@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
+from gradmend.fix.facts import Facts, Place
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.text import Cut
 from gradmend.fix.tree import Tree
@@ -17,10 +17,25 @@ RANK = 10
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     for extra, place, tree, statement in syntax.writing(project, facts):
+        if _into_tensor(statement, facts, place):
+            continue  # `x[0] = x[0] + 1` writes to x all the same
         for order, (title, cuts) in enumerate(rebound(tree, statement)):
             new = tree.replace(*cuts)
             rank = RANK + extra + order
             yield Candidate(f"{title} (line {place.line})", "rebind", rank, {place.file: new})
+
+
+def _into_tensor(statement: cst.CSTNode, facts: Facts, place: Place) -> bool:
+    """Is an item of a tensor written, and not one of a list? Slices and several indices are a tensor's, and so is what
+    the ledger saw assigned."""
+    target: cst.CSTNode | None = getattr(statement, "target", None)
+    if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        target = _chain_base(statement.value)
+    if not isinstance(target, cst.Subscript):
+        return False
+    if len(target.slice) != 1 or isinstance(target.slice[0].slice, cst.Slice):
+        return True
+    return any(w.op == "__setitem__" and w.chain and w.chain[0].line == place.line for w in facts.writes)
 
 
 def rebound(tree: Tree, statement: cst.CSTNode, alone: bool = False) -> Iterator[tuple[str, list[Cut]]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import PatternError
-from gradmend.sparse.functions.gather import pick
+from gradmend.sparse.helpers.gather import pick
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make, picked
 

@@ -61,7 +61,7 @@ def _values(A: Tensor) -> Tensor:
 
 def _batched(A: Tensor, ptr: Tensor, index: Tensor, values: Tensor) -> SparseTensor:
     """One pattern: a batch dimension. Several: the batch becomes a sparse dimension."""
-    from gradmend.sparse.functions.join import stack
+    from gradmend.sparse.ops.structure.join import stack
 
     if A.layout not in (torch.sparse_csr, torch.sparse_csc) or ptr.dim() != 2:
         raise PatternError(f"a batch of {A.layout} can't be converted: use its items.")
@@ -89,8 +89,8 @@ class ToTorch(torch.autograd.Function):
         (grad,) = grads
         if grad is None:
             return None, None, None, None
-        from gradmend.sparse.functions.gather import pick
-        from gradmend.sparse.functions.index import sparse_mask
+        from gradmend.sparse.helpers.gather import pick
+        from gradmend.sparse.ops.structure.index import sparse_mask
 
         if (
             grad.layout not in (torch.strided, torch.sparse_coo)

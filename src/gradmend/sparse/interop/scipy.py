@@ -18,6 +18,9 @@ def from_scipy(A: Any) -> SparseTensor:
     return SparseTensor(Pattern(index, coo.shape), torch.tensor(coo.data))
 
 
+_LAYOUTS = ("csr", "csc", "coo", "bsr", "lil", "dok", "dia")
+
+
 def _coords(coo: Any) -> tuple[Any, ...]:
     return tuple(coo.coords) if hasattr(coo, "coords") else (coo.row, coo.col)
 
@@ -25,6 +28,12 @@ def _coords(coo: Any) -> tuple[Any, ...]:
 def to_scipy(S: SparseTensor, layout: str = "csr") -> Any:
     import scipy.sparse
 
+    if layout not in _LAYOUTS:
+        raise SparseError(f"scipy has the layouts {', '.join(_LAYOUTS)}, not {layout!r}.")
+    if S.ndim > 2 and layout != "coo":
+        raise SparseError(
+            f"scipy's {layout} takes 1 or 2 dimensions, and S has {S.ndim}: reshape it, or use coo."
+        )
     if S.batch_dims or S.dense_dim():
         S = S.sparsify()
     if S.requires_grad:

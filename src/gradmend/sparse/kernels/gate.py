@@ -52,14 +52,14 @@ def available() -> bool:
 
 
 @cache
-def plan(dtype: torch.dtype, k: int) -> Plan | None:
-    """How to run rows of k elements, or None when torch's ops must do."""
+def plan(dtype: torch.dtype, k: int, registers: int = 8) -> Plan | None:
+    """How to run rows of k elements, so many registers at once, or None when torch's ops must do."""
     tag = _TAGS.get(dtype)
     if tag is None or k == 0 or (features := _features()) is None:
         return None
     if tag == "f16" and not (features.get("f16c") or features.get("fullfp16") or features.get("fp-armv8")):
         return None
-    return Plan(tag, "f64" if tag == "f64" else "f32", runs(k, *lanes_of(tag, features)))
+    return Plan(tag, "f64" if tag == "f64" else "f32", runs(k, *lanes_of(tag, features), registers))
 
 
 def lanes_of(tag: str, features: Mapping[str, bool]) -> tuple[int, bool]:
@@ -72,9 +72,9 @@ def lanes_of(tag: str, features: Mapping[str, bool]) -> tuple[int, bool]:
     return 16 // _SIZES[tag], False
 
 
-def runs(k: int, lanes: int, masks: bool) -> tuple[int, int, int]:
+def runs(k: int, lanes: int, masks: bool, registers: int = 8) -> tuple[int, int, int]:
     """k elements as runs of up to eight registers, whole lanes and a tail."""
-    most = 8 * lanes
+    most = registers * lanes
     for width in range(most, most // 2 - 1, -lanes):
         if k % width == 0:
             return width, 0, width

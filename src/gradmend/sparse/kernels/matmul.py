@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradmend.sparse.kernels import checks, plain
+from gradmend.sparse.kernels import checks, narrow, plain
 from gradmend.sparse.kernels.checks import address, operand, same_device
 from gradmend.sparse.kernels.gate import SMALL, flat, places, plan, rows, usable
 from gradmend.sparse.kernels.memory import empty
@@ -37,6 +37,8 @@ def spmm(
     work = (nnz + n) * k
     if work < SMALL or not usable(values, X) or (p := plan(X.dtype, k)) is None:
         return plain.spmm(crow, col, values, X, perm)
+    if k == 1 and perm is None and narrow.takes(X.dtype, cols=X.shape[0], nnz=nnz):
+        return narrow.spmv(crow, col, values, X, work)
     from gradmend.sparse.kernels import compiled
 
     kernel = compiled.spmm(p.tag, p.runs, perm is not None)
@@ -126,6 +128,8 @@ def spmm_backward(
     work = (nnz + n) * k
     if work < SMALL or not usable(values, X, grad) or (p := plan(X.dtype, k)) is None:
         return plain.spmm_backward(crow, col, crow_t, row_t, perm, values, X, grad, row)
+    if k == 1 and narrow.takes(X.dtype, cols=n, nnz=nnz):
+        return narrow.spmv_backward(crow, col, values, X, grad, 2 * work)
     from gradmend.sparse.kernels import compiled
 
     kernel = compiled.spmm_backward(p.tag, p.wide, p.runs)

@@ -1,9 +1,13 @@
 """Optimizer steps on the rows that a COO gradient names: compiled where it pays, torch's ops everywhere else.
 
-All tensors but the gradient are changed in place; each call tells autograd so.
+A gradient comes as `Touched`: the rows, each once, and which rows of `values` belong to them. State lies in tensors of
+its own, at `slots`: one for each row of the table, or only for those that were ever touched. All tensors but the
+gradient are changed in place; each call tells autograd so.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,21 +16,63 @@ from torch.autograd.graph import increment_version
 from gradmend.sparse.kernels import checks
 from gradmend.sparse.kernels.checks import address, operand, same_device
 from gradmend.sparse.kernels.gate import SMALL, Plan, flat, plan, usable
+from gradmend.sparse.kernels.grouping import Groups, grouped
 from gradmend.sparse.kernels.team import run
 
 _COST = 4
+_INDEX = torch.int64
 
 
-def _compiled(grad: Tensor, *state: Tensor) -> tuple[Plan, int] | None:
-    g = grad._values()
-    param = state[0]
-    for t in (grad, *state):
-        operand("the gradient or the optimizer's state", t, *param.shape)
-    same_device(grad, *state)
-    operand("the gradient's indices", grad._indices(), 1, g.shape[0])
-    operand("the gradient's values", g, None, *param.shape[1:])
-    checks.places("rows of the gradient", grad._indices()[0], g.shape[0], param.shape[0])
-    if g.numel() < max(SMALL, 1) or not usable(g, *state) or not all(t.is_contiguous() for t in state):
+class Touched(NamedTuple):
+    """The rows that a gradient names."""
+
+    groups: Groups
+    values: Tensor  # [n, ...], in the gradient's own order
+
+    @property
+    def rows(self) -> Tensor:
+        return self.groups.rows
+
+    def summed(self) -> Tensor:
+        """[rows, ...]: the gradient of each row."""
+        ordered = self.values.index_select(0, self.groups.order)
+        if ordered.shape[0] == self.rows.shape[0]:
+            return ordered
+        seg = torch.repeat_interleave(
+            torch.arange(self.rows.shape[0], device=ordered.device), self.groups.crow.diff()
+        )
+        return ordered.new_zeros(self.rows.shape[0], *ordered.shape[1:]).index_add_(0, seg, ordered)
+
+
+def touched(param: Tensor, grad: Tensor) -> Touched:
+    """What a COO gradient names, checked; nothing is changed yet."""
+    operand("the gradient", grad, *param.shape)
+    same_device(param, grad)
+    index, values = grad._indices(), grad._values()
+    operand("the gradient's indices", index, 1, values.shape[0])
+    operand("the gradient's values", values, None, *param.shape[1:])
+    checks.places("rows of the gradient", index[0], values.shape[0], param.shape[0])
+    n = values.shape[0]
+    # AccumulateGrad forgets that a gradient is coalesced (2.13): it shows.
+    if grad.is_coalesced() or bool((index[0, 1:] > index[0, :-1]).all()):
+        each = torch.arange(n + 1, device=index.device)
+        return Touched(Groups(each, index[0].contiguous(), each[:n]), values)
+    return Touched(grouped(index[0], param.shape[0], known=True), values)
+
+
+def finite(values: Tensor) -> bool:
+    """No NaN and no infinity; one pass, and a second only where sums overflow."""
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+
+
+def _compiled(param: Tensor, grad: Touched, *state: Tensor, by_row: bool = False) -> tuple[Plan, int] | None:
+    g = grad.values
+    for t in state:
+        operand("the optimizer's state", t, None, *(() if by_row else param.shape[1:]))
+    same_device(param, *state)
+    if g.numel() < max(SMALL, 1) or not usable(g, param, *state):
+        return None
+    if not all(t.is_contiguous() for t in (param, *state)):
         return None
     d = g.numel() // g.shape[0]
     if g.dtype not in (torch.float32, torch.float64) or (p := plan(g.dtype, d)) is None:
@@ -34,32 +80,45 @@ def _compiled(grad: Tensor, *state: Tensor) -> tuple[Plan, int] | None:
     return p, d
 
 
-def grouped(grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(crow, rows, order): the rows named, each once, and where their gradients are among the values."""
-    index = grad._indices()[0].contiguous()
-    nnz = index.shape[0]
-    if grad.is_coalesced():
-        return torch.arange(nnz + 1), index, torch.arange(nnz)
-    index, order = torch.sort(index)
-    rows, counts = torch.unique_consecutive(index, return_counts=True)
-    crow = torch.zeros(rows.shape[0] + 1, dtype=torch.int64)
-    torch.cumsum(counts, 0, out=crow[1:])
-    return crow, rows, order
-
-
-def _indices(crow: Tensor, rows: Tensor, order: Tensor, g: Tensor) -> tuple[int, ...]:
-    n = rows.shape[0]
-    return (
-        address(crow, (n + 1,), torch.int64),
-        address(rows, (n,), torch.int64),
-        address(order, (g.shape[0],), torch.int64),
+def _run(
+    kernel: Any,
+    param: Tensor,
+    grad: Touched,
+    slots: Tensor,
+    state: tuple[Tensor, ...],
+    d: int,
+    *numbers: float,
+    keeps: Tensor | None = None,
+) -> None:
+    g, n = flat(grad.values), grad.rows.shape[0]
+    crow, rows, order = grad.groups
+    for t in state:
+        checks.places("slots", slots, n, t.shape[0])
+    state_at = [address(t, tuple(t.shape), g.dtype) for t in state]
+    where = (
+        address(crow, (n + 1,), _INDEX),
+        address(rows, (n,), _INDEX),
+        address(slots.contiguous(), (n,), _INDEX),
+        address(order, (g.shape[0],), _INDEX),
+        0 if keeps is None else address(keeps, (n,), torch.float64),
         address(g, tuple(g.shape), g.dtype),
+        address(param, tuple(param.shape), g.dtype),
+        *state_at,
+        *[0] * (2 - len(state)),
     )
+    run(kernel, _COST * g.numel(), *where, *(float(x) for x in numbers), n, d)
+    for t in (param, *state):
+        increment_version(t)
+
+
+def _factor(keep: float, keeps: Tensor | None, like: Tensor) -> Any:
+    return keep if keeps is None else keeps.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
 
 
 def adam(
     param: Tensor,
-    grad: Tensor,
+    grad: Touched,
+    slots: Tensor,
     mean: Tensor,
     square: Tensor,
     *,
@@ -68,62 +127,80 @@ def adam(
     eps: float,
     size: float,
     keep: float,
+    keeps: Tensor | None = None,
 ) -> None:
-    """`size` is the step with its bias corrections; `keep` what weight decay leaves of the parameters."""
-    found = _compiled(grad, param, mean, square)
+    """`size` is the step with its bias corrections; `keep` what weight decay leaves of the parameters, `keeps` of each."""
+    found = _compiled(param, grad, mean, square)
     if found is None:
-        grad = grad.coalesce()
-        rows, g = grad.indices()[0], grad.values()
-        m = mean.index_select(0, rows).lerp_(g, 1 - beta1)
-        v = square.index_select(0, rows).mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        p = param.index_select(0, rows).mul_(keep).addcdiv_(m, v.sqrt().add_(eps), value=-size)
-        for whole, part in ((mean, m), (square, v), (param, p)):
-            whole.index_copy_(0, rows, part)
+        g, rows = grad.summed(), grad.rows
+        m = mean.index_select(0, slots).lerp_(g, 1 - beta1)
+        v = square.index_select(0, slots).mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        p = param.index_select(0, rows).mul_(_factor(keep, keeps, param))
+        p.addcdiv_(m, v.sqrt().add_(eps), value=-size)
+        for whole, at, part in ((mean, slots, m), (square, slots, v), (param, rows, p)):
+            whole.index_copy_(0, at, part)
         return
     from gradmend.sparse.kernels import compiled_rows
 
-    (how, d), g = found, flat(grad._values())
-    crow, rows, order = grouped(grad)
-    kernel = compiled_rows.adam(how.tag, how.runs)
-    where = (
-        *_indices(crow, rows, order, g),
-        *(address(t, tuple(param.shape), g.dtype) for t in (param, mean, square)),
-    )
-    run(
-        kernel,
-        _COST * g.numel(),
-        *where,
-        beta1,
-        beta2,
-        float(eps),
-        float(size),
-        float(keep),
-        rows.shape[0],
-        d,
-    )
-    for t in (param, mean, square):
-        increment_version(t)
+    how, d = found
+    kernel = compiled_rows.adam(how.tag, how.runs, keeps is not None)
+    _run(kernel, param, grad, slots, (mean, square), d, beta1, beta2, eps, size, keep, keeps=keeps)
 
 
-def adagrad(param: Tensor, grad: Tensor, total: Tensor, *, eps: float, size: float, keep: float) -> None:
-    found = _compiled(grad, param, total)
+def adagrad(
+    param: Tensor, grad: Touched, slots: Tensor, total: Tensor, *, eps: float, size: float, keep: float
+) -> None:
+    """`total` has the parameter's row, or one number for each row."""
+    by_row = total.dim() == 1 and param.dim() > 1
+    found = _compiled(param, grad, total, by_row=by_row)
     if found is None:
-        grad = grad.coalesce()
-        rows, g = grad.indices()[0], grad.values()
-        s = total.index_select(0, rows).addcmul_(g, g)
-        p = param.index_select(0, rows).mul_(keep).addcdiv_(g, s.sqrt().add_(eps), value=-size)
-        total.index_copy_(0, rows, s)
+        g, rows = grad.summed(), grad.rows
+        more = g.square().flatten(1).mean(1) if by_row else g.square()
+        s = total.index_select(0, slots).add_(more)
+        root = s.sqrt().add_(eps)
+        below = root.view(-1, *[1] * (g.dim() - 1)).expand_as(g) if by_row else root
+        p = param.index_select(0, rows).mul_(keep).addcdiv_(g, below, value=-size)
+        total.index_copy_(0, slots, s)
         param.index_copy_(0, rows, p)
         return
     from gradmend.sparse.kernels import compiled_rows
 
-    (how, d), g = found, flat(grad._values())
-    crow, rows, order = grouped(grad)
-    kernel = compiled_rows.adagrad(how.tag, how.runs)
-    where = (
-        *_indices(crow, rows, order, g),
-        *(address(t, tuple(param.shape), g.dtype) for t in (param, total)),
-    )
-    run(kernel, _COST * g.numel(), *where, float(eps), float(size), float(keep), rows.shape[0], d)
-    for t in (param, total):
-        increment_version(t)
+    how, d = found
+    kernel = (compiled_rows.adagrad_by_row if by_row else compiled_rows.adagrad)(how.tag, how.runs)
+    _run(kernel, param, grad, slots, (total,), d, 0, 0, eps, size, keep)
+
+
+def sgd(
+    param: Tensor,
+    grad: Touched,
+    slots: Tensor | None,
+    buffer: Tensor | None,
+    *,
+    size: float,
+    decay: float,
+    momentum: float,
+    dampening: float,
+    nesterov: bool,
+    known: int,
+) -> None:
+    """`decay` is added to the gradient. State of slots below `known` has been there before; others take the gradient."""
+    state = () if buffer is None else (buffer,)
+    found = _compiled(param, grad, *state)
+    if found is None:
+        g, rows = grad.summed(), grad.rows
+        p = param.index_select(0, rows)
+        if decay:
+            g = g.add(p, alpha=decay)
+        if buffer is not None and slots is not None:
+            old = buffer.index_select(0, slots).mul_(momentum).add_(g, alpha=1 - dampening)
+            m = torch.where((slots < known).view(-1, *[1] * (g.dim() - 1)), old, g)
+            buffer.index_copy_(0, slots, m)
+            g = g.add(m, alpha=momentum) if nesterov else m
+        param.index_copy_(0, rows, p.add_(g, alpha=-size))
+        return
+    from gradmend.sparse.kernels import compiled_rows
+
+    how, d = found
+    kernel = compiled_rows.sgd(how.tag, how.runs, buffer is not None, nesterov)
+    at = grad.rows if slots is None else slots
+    _run(kernel, param, grad, at, state, d, momentum, 1 - dampening, known, size, decay)

@@ -48,7 +48,7 @@ def get_total_norm(
     numbers = [_numbers(t) for t in given]
     if not numbers:
         return torch.tensor(0.0)
-    norms = [torch.linalg.vector_norm(x, float(norm_type)) for x in numbers if x.numel()]
+    norms = [_whole(torch.linalg.vector_norm(x, float(norm_type))) for x in numbers if x.numel()]
     if not norms:
         return torch.zeros((), device=numbers[0].device)
     total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]), float(norm_type))
@@ -92,8 +92,17 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
         _held(grad).clamp_(-bound, bound)
 
 
+def _whole(norm: Tensor) -> Tensor:
+    """Of a gradient that lies on many ranks (DTensor), the norm of all of it."""
+    made: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return made
+
+
 def _held(grad: Tensor) -> Tensor:
-    """The memory of a gradient's numbers."""
+    """The memory of a gradient's numbers, on this rank."""
+    if hasattr(grad, "to_local"):
+        local: Tensor = grad.to_local()
+        return local
     if grad.layout == torch.strided:
         return grad
     return grad._values() if grad.layout == torch.sparse_coo else grad.values()

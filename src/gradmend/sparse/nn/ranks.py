@@ -1,16 +1,16 @@
 """Ranks of DistributedDataParallel must have one pattern: DDP sends round the values, and knows nothing of places.
 
-At the first forward inside DDP all ranks compare, and take rank 0's places if some differ (seeds often do). From then
-on a small buffer, which DDP itself sends round before each forward, tells whether a rank has come to have others.
+When DDP is constructed all ranks compare, and take rank 0's places if some differ (seeds often do). From then on a small
+buffer, which DDP itself sends round before each forward, tells whether a rank has come to have others.
 """
 
 from __future__ import annotations
 
-import weakref
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradmend.sparse.errors import PatternError
@@ -18,8 +18,6 @@ from gradmend.sparse.pattern import Pattern
 
 if TYPE_CHECKING:
     from gradmend.sparse.nn.weight import SparseWeight
-
-_met: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 
 def mark(pattern: Pattern) -> list[int]:
@@ -41,14 +39,11 @@ def check(weight: SparseWeight) -> None:
     ddp = _active()
     if ddp is None or torch.compiler.is_compiling():
         return
-    group, seen = ddp.process_group, _met.get(weight)
-    if seen is None or seen() is not ddp:
-        _agree(weight, ddp)
-        _met[weight] = weakref.ref(ddp)
-    elif weight.fingerprint.tolist() != mark_of(weight):
+    if weight.fingerprint.tolist() != mark_of(weight):
         raise PatternError(
-            f"the pattern of a sparse weight on rank {torch.distributed.get_rank(group)} is no longer that "
-            f"of rank 0, so their values would be added up at different places: load the same state on all ranks."
+            f"the pattern of a sparse weight on rank {torch.distributed.get_rank(ddp.process_group)} is no longer "
+            f"that of rank 0, so their values would be added up at different places: load the same state on all "
+            f"ranks."
         )
 
 
@@ -59,23 +54,55 @@ def mark_of(weight: SparseWeight) -> list[int]:
     return found[1]
 
 
-def _agree(weight: SparseWeight, ddp: Any) -> None:
+def agree(module: nn.Module, group: Any) -> None:
+    """Every sparse weight of the module takes rank 0's places, whatever their number."""
     from torch import distributed as dist
 
-    group = ddp.process_group
+    from gradmend.sparse.nn.weight import SparseWeight
+
     if dist.get_world_size(group) == 1:
         return
-    device = weight.values.device
-    mine = torch.tensor(mark_of(weight), device=device)
+    for name, weight in module.named_modules():
+        if isinstance(weight, SparseWeight) and not weight.values.is_meta:
+            _agree(name, weight, group)
+
+
+def _agree(name: str, weight: SparseWeight, group: Any) -> None:
+    from torch import distributed as dist
+
+    device, first = weight.values.device, dist.get_global_rank(group, 0)
+    size = weight._pattern.size
+    mine = torch.tensor([*mark_of(weight), len(size), *size, *[0] * (8 - len(size))], device=device)
     marks = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(marks, mine, group=group)
     found = {tuple(m.tolist()) for m in marks}
     if len(found) == 1:
         return
-    if len({n for n, _ in found}) > 1:
+    if len({m[2:] for m in found}) > 1:
+        sizes = sorted({m[3 : 3 + m[2]] for m in found})
         raise PatternError(
-            f"ranks have sparse weights with {sorted(n for n, _ in found)} entries: build them with one pattern."
+            f"ranks have the sparse weight {name!r} in the sizes {sizes}: build one model on all."
         )
-    places: Tensor = weight.pattern._indices.clone()
-    dist.broadcast(places, dist.get_global_rank(group, 0), group=group)
-    weight.adopt(Pattern(places, weight._pattern.size))
+    places = weight.pattern._indices.new_empty(len(size), int(marks[0][0]))
+    if dist.get_rank(group) == 0:
+        places.copy_(weight.pattern._indices)
+    dist.broadcast(places, first, group=group)
+    weight.adopt(Pattern(places, size))
+
+
+def install() -> None:
+    """DDP sends parameters round when it is made, and would do so to other places: the places go first."""
+    plain = DistributedDataParallel.__init__
+    if getattr(plain, "__module__", "") == __name__:
+        return
+
+    @functools.wraps(plain, assigned=("__name__", "__qualname__", "__doc__"))
+    def __init__(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        from torch import distributed as dist
+
+        if dist.is_available() and dist.is_initialized() and isinstance(module, nn.Module):
+            mesh, group = kwargs.get("device_mesh"), kwargs.get("process_group")
+            agree(module, group or (mesh.get_group(mesh_dim=0) if mesh is not None else dist.group.WORLD))
+        plain(self, module, *args, **kwargs)
+
+    DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]

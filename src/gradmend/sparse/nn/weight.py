@@ -36,6 +36,10 @@ class SparseWeight(nn.Module):
             values = torch.empty(self._pattern.nnz, device=_device(pattern))
             nn.init.normal_(values, std=self._spread())
         else:
+            if not isinstance(values, Tensor):
+                raise PatternError(f"values are a tensor, not {type(values).__name__}.")
+            if not (values.is_floating_point() or values.is_complex()):
+                raise PatternError(f"values of {values.dtype} can't be trained: convert them with .float().")
             if values.dim() == 0 or values.shape[0] != pattern.given:
                 raise PatternError(f"values of the shape {tuple(values.shape)} for {pattern.given} entries.")
             values = pattern.arrange(values.detach().clone())
@@ -58,11 +62,22 @@ class SparseWeight(nn.Module):
         ranks.check(self)
         return make(self.pattern, self.values)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # torch's parametrize keeps what it does to `values` under that name in a ModuleDict, which has a method of it.
+        if name == "parametrizations" and type(value) is nn.ModuleDict:
+            value = _Named(dict(value.items()))
+        super().__setattr__(name, value)
+
     def adopt(self, pattern: Pattern) -> None:
         """Takes other places of the same size; with another number of entries, `values` gets room for them."""
         if pattern.size != self._pattern.size:
             raise PatternError(
                 f"the saved pattern is {pattern.size}, and this module's is {self._pattern.size}."
+            )
+        if self.values.shape[0] != pattern.nnz and "values" not in self._parameters:
+            raise PatternError(
+                f"the values are computed from others (pruned or parametrized), which have room for "
+                f"{self.values.shape[0]} entries and not for {pattern.nnz}: undo that first."
             )
         self._pattern = pattern.canonical()
         if self.values.shape[0] != self._pattern.nnz:
@@ -103,6 +118,14 @@ class SparseWeight(nn.Module):
 
     def extra_repr(self) -> str:
         return repr(self._pattern)
+
+
+class _Named(nn.ModuleDict):
+    """A ModuleDict with any names at all: modules are found by [name], as parametrize does."""
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        assert module is not None
+        self._modules[name] = module
 
 
 def _saved(state: Any) -> Pattern:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import SparseError
-from gradmend.sparse.functions.gather import pick
-from gradmend.sparse.functions.index import sparse_mask
+from gradmend.sparse.helpers.gather import pick
+from gradmend.sparse.ops.structure.index import sparse_mask
 from gradmend.sparse.patch.known import Known, know, raw, remember
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make

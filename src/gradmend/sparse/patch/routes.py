@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradmend.sparse.functions.gather import pick
+from gradmend.sparse.helpers.gather import pick
 from gradmend.sparse.patch.bridge import entries, to_torch, watched
 from gradmend.sparse.patch.known import supported
 from gradmend.sparse.pattern import Pattern

@@ -34,6 +34,10 @@ def diagnose(
         return None
     where = at if at is not None else site_of(exc)
     text = str(exc)
+    if at is not None and not second_backward.PATTERN.search(text):
+        # A hook, or a custom backward, raised inside the backward call: its line is the one to look at.
+        inside = site_of(exc)
+        where = Site((*inside.frames, *at.frames)) if inside.users else at
     told = sparse.tell(exc, where, sure=True)
     if told is not None or not isinstance(exc, RuntimeError):
         return told

@@ -7,9 +7,8 @@ touched and the version it left. A storage and a version name a Write for certai
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -22,8 +21,10 @@ from gradmend.story.failures import nodes
 from gradmend.story.failures.used_up import anomaly_site
 from gradmend.story.failures.versions import Mismatch, bare, knowledge_of, read
 from gradmend.story.holders import holder
-from gradmend.story.names import result_name, written_name
-from gradmend.story.words import helps
+from gradmend.story.names import enclosing_loop, result_name, written_name
+from gradmend.story.why import why
+from gradmend.story.words import asker, helps, message
+from gradmend.story.words import at as at_line
 
 _MOST_WRITES = 8
 
@@ -169,20 +170,24 @@ def _tell(
         saved_is_leaf=kept is not None and kept.tensor.is_leaf and kept.tensor.requires_grad,
         saved_is_output=kept is not None and kept.is_output,
         same_region=same,
+        piecewise=bool(
+            (kept and _is_part(kept.tensor))
+            or (first and first.site.user and enclosing_loop(first.site.user))
+        ),
     )
     return Conflict(
         rule=rule,
         kind=kind,
-        message=_message(save, kept, first, backward, same, apart),
+        message=_message(_named(save, first, same), kept, first, backward, kind),
         culprits=tuple(
             dict.fromkeys(Culprit(f.file, f.line, w.op) for w in writes if (f := w.site.user) is not None)
         ),
         saved=save,
         writes=writes,
         backward=backward,
-        why=known.why(save.slot) if known and save.slot else "",
+        why=why(known, save) if known and save.slot else "",
         notes=_notes(mismatch, kept, how),
-        help=helps(rule, kind, save, first, backward) if apart else _help(rule, first),
+        help=helps(rule, kind),
     )
 
 
@@ -228,26 +233,26 @@ def _same_bytes(kept: Kept | None, record: Record) -> bool:
     return (record.lo, record.hi) == (lo, lo + kept.tensor.nbytes)
 
 
-def _message(
-    save: Save, kept: Kept | None, write: Write | None, backward: Frame | None, same: bool, apart: bool
-) -> str:
-    name = save.tensor.name or (write.tensor.name if write is not None and same else None)
-    called = f"`{name}`, " if name else ""
-    needs = f"backward() on {_line(backward)} needs" if backward else "backward() needs"
-    if kept is None:
-        what = f"a {save.tensor} that an op kept and {needs}"
-    elif kept.is_output:
-        what = f"{called}the result of {save.op} ({save.tensor}), which {save.op} kept and {needs}"
-    else:
-        what = f"{called}a {save.tensor}, which {save.op} kept of its inputs and {needs}"
-    if apart and write is not None:
-        return (
-            f"PyTorch refuses this backward() although the gradient is right: {_line(write.site.user, backward)} wrote to "
-            f"other elements of the memory of {what}"
-        )
-    if write is None:
-        return f"something overwrote {what}"
-    return f"{_line(write.site.user, backward)} overwrote {what}"
+def _is_part(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.nbytes < tensor.untyped_storage().nbytes()
+    except RuntimeError:
+        return False
+
+
+def _named(save: Save, write: Write | None, same: bool) -> Save:
+    """What was written is what was kept: it goes by the name that the writing line has for it."""
+    if save.tensor.name or write is None or not same:
+        return save
+    return replace(save, tensor=replace(save.tensor, name=write.tensor.name))
+
+
+def _message(save: Save, kept: Kept | None, write: Write | None, backward: Frame | None, kind: Kind) -> str:
+    cause = "write" if write is not None else "unknown"
+    if kept is None and write is not None:
+        line, asks = at_line(write.site.user, backward), asker(backward, backward)
+        return f"{line} changes a {save.tensor} in place, but {asks} still needs one that an op kept"
+    return message(kind, cause, save, write, backward, None)
 
 
 def _notes(mismatch: Mismatch, kept: Kept | None, how: How) -> tuple[str, ...]:
@@ -265,28 +270,3 @@ def _notes(mismatch: Mismatch, kept: Kept | None, how: How) -> tuple[str, ...]:
         f"{seen} no recorded write fits ({versions}): it was made before install(), by compiled code, or too long ago",
         "run it under gradmend.watch() to find it",
     )
-
-
-def _help(rule: str, write: Write | None) -> tuple[str, ...]:
-    if write is None:
-        return (f"`gradmend explain {rule}` tells more",)
-    name = write.tensor.name or "the tensor"
-    told = {
-        "GM104": "call step() after the last backward() that needs these parameters",
-        "GM105": "do the update after backward(), or compute with a clone of the parameter",
-        "GM106": "build the new index out of place, or give the op a clone",
-        "GM107": "use inplace=False there, or clone its input",
-        "GM108": "compute with a .clone() of the table: max_norm renormalises it in place",
-    }.get(rule, f"write {name} out of place there, or clone it before")
-    return (
-        told,
-        f"`gradmend explain {rule}` tells more; gradmend.heal() runs the program with the right gradient",
-    )
-
-
-def _line(frame: Frame | None, near: Frame | None = None) -> str:
-    if frame is None:
-        return "an unknown line"
-    if near is not None and near.file == frame.file:
-        return f"line {frame.line}"
-    return f"{os.path.basename(frame.file)} line {frame.line}"

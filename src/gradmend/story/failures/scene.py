@@ -39,6 +39,17 @@ def cause(rule: str, pattern: str, tell: Tell) -> Cause:
     return Cause(rule, re.compile(pattern, re.DOTALL), tell)
 
 
+@dataclass(frozen=True)
+class Unpacked:
+    """Several views made by one statement: one of their names, the line, and what they are cut from."""
+
+    name: str
+    line: int
+    source: str
+    base: str
+    cloned: str | None  # the statement with a clone of the source
+
+
 @dataclass
 class Scene:
     """The innermost line of the user's that raised, read from its source where there is any."""
@@ -85,7 +96,21 @@ class Scene:
 
     @cached_property
     def rebound(self) -> str | None:
-        """The same line out of place, where its meaning is plain: `u *= c` -> "u = u * c"."""
+        """The same line out of place, where its meaning is plain: `u *= c` -> "u = u * c"; of a hook, which gives its
+        result back, "return u * c"."""
+        text = self._rebound
+        if text is None or self.source is None or self.statement is None:
+            return text
+        function = next(
+            (n for n in self.source.ancestors(self.statement) if isinstance(n, ast.FunctionDef)), None
+        )
+        if function is None or self.statement is not function.body[-1]:
+            return text
+        name, _, value = text.partition(" = ")
+        return f"return {value}" if name in {a.arg for a in function.args.args} else text
+
+    @cached_property
+    def _rebound(self) -> str | None:
         statement = self.statement
         match statement:
             case ast.AugAssign(target=ast.Name(), op=op, value=value):
@@ -97,6 +122,43 @@ class Scene:
                 plain = ast.Attribute(ast.Name(name), method.rstrip("_"))
                 return _short(ast.Assign([ast.Name(name)], ast.Call(plain, call.args, call.keywords)))
         return None
+
+    @cached_property
+    def unpacked(self) -> Unpacked | None:
+        """Of the names that this statement reads, the one that an unpacking above made: `s, i = state[t - 1]`."""
+        if self.source is None or self.statement is None:
+            return None
+        read = {
+            n.id for n in ast.walk(self.statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        }
+        found: Unpacked | None = None
+        for node in ast.walk(self.source.tree):
+            match node:
+                case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value):
+                    copy = ast.Call(ast.Attribute(value, "clone"), [], [])
+                    cloned = _short(ast.Assign(node.targets, copy))
+                case ast.For(target=ast.Name() as one, iter=value):
+                    elements, cloned = [one], None
+                case _:
+                    continue
+            named = [e.id for e in elements if isinstance(e, ast.Name) and e.id in read]
+            if node.lineno <= self.statement.lineno and named and _base(value):
+                found = Unpacked(named[0], node.lineno, ast.unparse(value), _base(value), cloned)
+        return found
+
+    def written_before(self, base: str, after: int) -> int | None:
+        """The line that writes to items of `base`, the last one above this statement and below line `after`."""
+        if self.source is None or self.statement is None:
+            return None
+        lines = [
+            node.lineno
+            for node in ast.walk(self.source.tree)
+            if isinstance(node, ast.Subscript)
+            and isinstance(node.ctx, ast.Store)
+            and _base(node) == base
+            and after <= node.lineno < self.statement.lineno
+        ]
+        return max(lines, default=None)
 
     @cached_property
     def without_out(self) -> str | None:
@@ -112,6 +174,13 @@ class Scene:
         if isinstance(self.statement, ast.Expr):
             return _short(ast.Assign([out[0]], value))
         return _short(value)
+
+
+def _base(node: ast.expr) -> str:
+    """`state` of `state[t - 1]` and `state.unbind(0)`."""
+    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _has_twin(method: str) -> bool:

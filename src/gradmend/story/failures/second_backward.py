@@ -14,6 +14,7 @@ from gradmend.story.failures.used_up import (
     Shared,
     carried_names,
     find_first,
+    find_kept,
     find_shared,
 )
 from gradmend.story.names import enclosing_loop, op_name
@@ -28,11 +29,16 @@ def diagnose(
     roots: Sequence[Any] = (),
     history: Sequence[BackwardCall] = (),
     creation_site: CreationSite | None = None,
+    kept: BackwardCall | None = None,
 ) -> Conflict:
-    """`at` is where the failing backward was called; the last call in the history that failed is that one."""
-    failing = next((c for c in reversed(history) if c.outcome != "done"), None)
+    """`at` is where the failing backward was called; the last call in the history that failed is that one. Where graphs
+    are kept none fails, and `kept` is the call that went through one again."""
+    failing = kept or next((c for c in reversed(history) if c.outcome != "done"), None)
     earlier = [c for c in history if c is not failing and c.outcome == "done" and not c.retain]
-    shared, numbers = find_shared(roots, earlier, failing, creation_site)
+    if kept is None:
+        shared, numbers = find_shared(roots, earlier, failing, creation_site)
+    else:
+        shared, numbers = find_kept(roots, earlier)
     first = find_first(earlier, failing, shared, numbers)
     if at.user is None and failing is not None:
         at = failing.site
@@ -80,6 +86,15 @@ def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
         backward=now,
         notes=tuple(notes),
         help=helps,
+    )
+
+
+def growing(conflict: Conflict, times: int) -> str:
+    """For a graph that is kept, and longer each time that a backward goes through it."""
+    where = f" on line {conflict.backward.line} of {conflict.backward.file}" if conflict.backward else ""
+    return (
+        f"backward(){where} went {times} times through a graph that grows each time, and so do time and memory: "
+        f"{conflict.message}. If that is not meant: {conflict.help[0]}"
     )
 
 

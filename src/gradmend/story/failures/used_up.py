@@ -113,6 +113,18 @@ def find_shared(
     return Shared(str(best.name()), nodes.op_of(best), number, site or Site()), numbers
 
 
+def find_kept(roots: Sequence[Any], earlier: Sequence[BackwardCall]) -> tuple[Shared | None, set[int]]:
+    """The same where graphs are kept: the newest node that an earlier backward ran too."""
+    reached = {nodes.sequence(node): node for node in nodes.walk(roots)}
+    numbers = set(reached)
+    for number in sorted(numbers, reverse=True):
+        who = who_ran(number, earlier, numbers)
+        if who is not None:
+            node = reached[number]
+            return Shared(str(node.name()), nodes.op_of(node), number, resolve(who[1])), numbers
+    return None, numbers
+
+
 def anomaly_site(node: Any) -> Site | None:
     """Anomaly mode leaves each node the traceback of its forward."""
     lines = node.metadata.get("traceback_") if hasattr(node, "metadata") else None

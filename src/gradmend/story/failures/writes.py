@@ -53,6 +53,27 @@ def _multi_view(match: re.Match[str], scene: Scene) -> Told:
     return Told(message, notes, tuple(helps))
 
 
+def _read_view(match: re.Match[str], scene: Scene) -> Told:
+    """One of several views of one call is read after their base was written. PyTorch speaks of no_grad: there is none."""
+    views = scene.unpacked
+    if views is None:
+        what, made, base, again = "a view", "by a call that returns several views", "its base", ""
+    else:
+        what, base = f"`{views.name}`", f"`{views.base}`"
+        made = f"on line {views.line}, together with others, as views of `{views.source}`"
+        again = f"write line {views.line} as `{views.cloned}`" if views.cloned else ""
+    written = scene.written_before(views.base, views.line) if views is not None else None
+    at = f"line {written}" if written else "an in-place op"
+    return Told(
+        f"this line reads {what}, made {made}, and {at} has changed {base} since",
+        (
+            "unpacking a tensor (`a, b = x`), iterating over it, `unbind`, `split` and `chunk` make several views in one "
+            "call; autograd can't follow them through a write to the tensor that they are cut from",
+        ),
+        (again or "clone what the views are cut from, or take each view by its own index",),
+    )
+
+
 def _guarded_view(match: re.Match[str], scene: Scene) -> Told:
     mode = "no_grad" if match["mode"] == "no_grad" else "inference_mode"
     what = scene.named("the written tensor")
@@ -242,6 +263,12 @@ CAUSES: tuple[Cause, ...] = (
     ),
     cause(
         "GM122", _VIEW + r"\. This view is the output of a function that returns multiple views", _multi_view
+    ),
+    cause(
+        "GM122",
+        r"view was created in no_grad mode and its base or another view.{0,80}modified inplace.{0,40}"
+        r"This view is the output of a function that returns multiple views",
+        _read_view,
     ),
     cause(
         "GM123",

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradmend.story.knowledge._composite import Measured
 from gradmend.story.knowledge._entries import Entry
-from gradmend.story.knowledge._plain import why_needed
+from gradmend.story.knowledge._plain import is_plain, why_needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,16 @@ class Knowledge:
         if self.note:
             return self.note
         return f"{self.op} kept this value for its backward."
+
+    def reason(self, slot: str) -> tuple[tuple[str, ...], str] | None:
+        """The inputs whose gradient needs this slot, and how it is computed, where that can be said in Python or words."""
+        for entry in self.overloads:
+            readers = entry.readers(slot)
+            if readers:
+                first = readers[0]
+                inputs, formula = why_needed(entry.node, first.inputs, first.text, slot)
+                return inputs, formula.removeprefix("as ").strip("`") if is_plain(entry.node, slot) else ""
+        return None
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -103,6 +103,11 @@ def plain(node: str | None, inputs: tuple[str, ...], text: str) -> str:
     return _swept(text)
 
 
+def is_plain(node: str | None, slot: str) -> bool:
+    """Whether the formula that reads this slot is written out above, not ATen's C++."""
+    return any(re.search(rf"\b{slot}\b", text) for text in PLAIN.get(node or "", {}).values())
+
+
 def why_needed(
     node: str | None, inputs: tuple[str, ...], text: str, slot: str
 ) -> tuple[tuple[str, ...], str]:

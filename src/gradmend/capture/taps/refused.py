@@ -1,0 +1,62 @@
+"""Calls that PyTorch refuses in forward although they have one plain meaning. Under heal() they are made by other words.
+
+- `torch.mul(a, b, out=buffer)` where a gradient is wanted: `buffer.copy_(torch.mul(a, b))`.
+- `view.detach_()`: from here on the name is what `view.detach()` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._C import TensorBase as Base
+
+from gradmend.capture.ledger import scopes
+from gradmend.capture.sites import Raw, raw_here
+
+_OUT = "arguments don't support automatic differentiation"
+_VIEW = "Can't detach views in-place"
+
+
+def _to_tell(error: RuntimeError, words: str) -> Callable[[RuntimeError, Raw], None] | None:
+    scope = scopes.current()
+    if scope is None or scope.policy != "heal" or words not in str(error):
+        return None
+    return scope.refused
+
+
+def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a call with `out=` that raised this returns, or None where the error stands."""
+    tell = _to_tell(error, _OUT)
+    if tell is None:
+        return None
+    out = kwargs["out"]
+    buffers = [out] if isinstance(out, torch.Tensor) else list(out)
+    if any(b.is_leaf and b.requires_grad for b in buffers):
+        return None  # a leaf written in grad mode: two meanings
+    made = call(*args, **{k: v for k, v in kwargs.items() if k != "out"})
+    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    for buffer, result in zip(buffers, results, strict=True):
+        if buffer.shape != result.shape:
+            if buffer.numel():
+                return None  # it would be resized, with a warning
+            buffer.resize_(result.shape)
+        if not buffer.is_leaf and not buffer._is_view():
+            Base.detach_(buffer)  # all of it is overwritten: it owes nothing to what it was
+        buffer.copy_(result)
+    tell(error, raw_here())
+    return out
+
+
+def detached(error: RuntimeError, view: torch.Tensor) -> torch.Tensor | None:
+    """The view as `detach_()` should have left it, or None where the error stands."""
+    tell = _to_tell(error, _VIEW)
+    if tell is None:
+        return None
+    try:
+        torch._C._swap_tensor_impl(view, Base.detach(view))
+    except RuntimeError:
+        return None  # somebody in C++ holds it
+    tell(error, raw_here())
+    return view

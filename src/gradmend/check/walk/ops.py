@@ -1,0 +1,114 @@
+"""torch's functions by name, and fresh tensors."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gradmend.check import table, words
+from gradmend.check.values import MAYBE, NO, YES, Const, Instance, Seq, Tensor, Value, unknown
+from gradmend.check.walk.sparse import is_sparse
+
+if TYPE_CHECKING:
+    from gradmend.check.walk.walker import Walker
+
+_PAIRS = frozenset(
+    "max min sort topk median mode kthvalue cummax cummin svd qr eig eigh slogdet std_mean var_mean".split()
+)
+
+
+class Ops:
+    __slots__ = ("walk",)
+
+    def __init__(self, walk: Walker) -> None:
+        self.walk = walk
+
+    def op(
+        self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST, method: bool = False
+    ) -> Value:
+        out = keywords.pop("out", None) if "out" in keywords else None
+        if out is not None and not (isinstance(out, Const) and out.value is None):
+            return self.into(out, name, args, keywords, node)
+        if name in table.FACTORIES and not method:
+            return self.factory(name, args, keywords, node)
+        if name in table.CONSTANT or name in table.FACTORIES:
+            return self.walk.tensors.fresh(node)
+        if name in ("einsum", "scaled_dot_product_attention"):
+            return self.all_kept(name, [a for a in args if not isinstance(a, Const)], node)
+        if name == "where" and len(args) == 1:
+            return Seq([self.walk.tensors.fresh(node), self.walk.tensors.fresh(node)], "tuple")
+        info = table.op(name)
+        if name in table.MANY:
+            return self.walk.tensors.view(args[0], "many", node, name) if args else unknown()
+        if info is None:
+            if any(isinstance(a, Tensor) for a in args):
+                return self.walk.calls.unknown_call(None, args, keywords, node)
+            return unknown()
+        if name in ("max", "min") and len(args) > 1 and not isinstance(args[1], Const):
+            return self.walk.tensors.apply("maximum", node, {"self": args[0], "other": args[1]}, shown=name)
+        pair = name in _PAIRS and (
+            len(args) > 1 or "dim" in keywords or name in ("sort", "topk", "svd", "qr", "eigh", "slogdet")
+        )
+        slots: dict[str, Value] = {}
+        for i, value in enumerate(args):
+            if i < len(info.args):
+                slots[info.args[i]] = value
+        for key, value in keywords.items():
+            slots[info.args[0] if key == "input" else key] = value
+        if not method and args and isinstance(args[0], Tensor) and is_sparse(args[0]):
+            self.walk.sparse.refuse(args[0], name, args[1:], keywords, node)
+        if pair:
+            first = self.walk.tensors.apply("sum", node, {"self": args[0]}, shown=name)
+            if isinstance(first, Tensor) and first.node is not None:
+                first.node.keeps = True
+            return Seq([first, self.walk.tensors.fresh(node)], "tuple")
+        return self.walk.tensors.apply(name, node, slots)
+
+    def all_kept(self, name: str, args: list[Value], node: ast.AST) -> Value:
+        """Products of several: each is kept for the others' sake."""
+        found = {f"arg{i}": self.walk.tensors_in(a) for i, a in enumerate(args)}
+        info = table.Op(name, tuple(found), {k: tuple(found) for k in found})
+        everything = [pair for pairs in found.values() for pair in pairs]
+        grad = self.walk.tensors.strongest(everything)
+        result = self.walk.tensors.fresh(node)
+        if grad:
+            made = self.walk.tensors.record(name, everything, node)
+            made.sure = grad == YES
+            result.node, result.grad, result.leaf = made, grad, False
+            self.walk.tensors.keep(info, made, node, found, result, name)
+        return result
+
+    def factory(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Tensor:
+        made = self.walk.tensors.fresh(node)
+        wants = keywords.get("requires_grad")
+        if isinstance(wants, Const) and wants.value is True:
+            made.grad = YES
+        elif wants is not None and not isinstance(wants, Const):
+            made.grad = MAYBE
+        if name == "as_tensor" and args:
+            for option in (args[0],):
+                if isinstance(option, Tensor):
+                    return option
+                if isinstance(option, Instance) and option.nn == "ndarray":
+                    return self.walk.arrays.from_array(option, node)
+        return made
+
+    def into(
+        self, out: Value, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        found = [pair for value in args for pair in self.walk.tensors_in(value)]
+        if self.walk.grad_mode is True and not self.walk.healed:
+            strength = max((self.walk.tensors.grad_of(t) for _, t in found), default=NO)
+            target = max((self.walk.tensors.grad_of(t) for _, t in self.walk.tensors_in(out)), default=NO)
+            if max(strength, target) == YES:
+                self.walk.told(
+                    words.refused(
+                        "GM125",
+                        self.walk.at(node),
+                        f"{name}(..., out=...) with arguments that require grad: PyTorch refuses it",
+                        "error",
+                    )
+                )
+        with self.walk.mode(False):
+            self.walk.writes.write(out, "copy_", node, shown=f"{name}(out=)")
+        return out

@@ -1,0 +1,310 @@
+"""The walk of one file: where it is, on which path, in which grad mode, how much is left; and the parts that do the work."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gradmend.check.findings import Finding, Place, place_of
+from gradmend.check.ledger import Ledger, compatible
+from gradmend.check.project import Project
+from gradmend.check.values import Alt, Const, Dict, Instance, Lazy, Opaque, Path, Seq, Tensor, Value, unknown
+from gradmend.check.walk.arrays import Arrays
+from gradmend.check.walk.attributes import Attributes
+from gradmend.check.walk.backward import Backward
+from gradmend.check.walk.branches import Branches
+from gradmend.check.walk.builtin import Builtins
+from gradmend.check.walk.calls import Calls
+from gradmend.check.walk.classes import Classes
+from gradmend.check.walk.containers import Containers
+from gradmend.check.walk.contexts import Contexts
+from gradmend.check.walk.definitions import Definitions
+from gradmend.check.walk.expressions import Expressions
+from gradmend.check.walk.external import External
+from gradmend.check.walk.frames import Enough, Frame, Region
+from gradmend.check.walk.functional import Functional
+from gradmend.check.walk.functions import Functions
+from gradmend.check.walk.gradients import Gradients
+from gradmend.check.walk.iteration import Iteration
+from gradmend.check.walk.layers import Layers
+from gradmend.check.walk.module_methods import ModuleMethods
+from gradmend.check.walk.modules import Modules
+from gradmend.check.walk.names import Names
+from gradmend.check.walk.objects import Objects
+from gradmend.check.walk.ops import Ops
+from gradmend.check.walk.optim import Optim
+from gradmend.check.walk.parts import Parts
+from gradmend.check.walk.paths import merged, same
+from gradmend.check.walk.questions import Questions
+from gradmend.check.walk.refusals import Refusals
+from gradmend.check.walk.sparse import Sparse
+from gradmend.check.walk.statements import Statements
+from gradmend.check.walk.tensor_methods import TensorMethods
+from gradmend.check.walk.tensors import Tensors
+from gradmend.check.walk.writes import Writes
+
+MOST_DEEP = 12  # calls inside calls
+MOST_OPTIONS = 6
+
+
+class Walker:
+    def __init__(self, project: Project, allowance: int = 60_000) -> None:
+        self.project = project
+        self.ledger = Ledger()
+        self.path: Path = ()
+        self.grad_mode: bool | None = True
+        self.frames: list[Frame] = []
+        self.place = Place("", 1, 1, 1, 1)
+        self.left = allowance
+        self.stopped = False  # the allowance ran out
+        self.journals: list[list[tuple[dict, Any, Any]]] = []
+        self.visited: set[int] = set()  # id of each FunctionDef that was walked
+        self.active: list[int] = []  # of those, which are running now
+        self.statement: ast.stmt | None = None
+        self.edits: dict = {}
+        self.holds: list[Any] = []
+        self.models: list[Opaque] = []  # called, but not seen
+        self.deepest = MOST_DEEP
+        self.inference = False  # under inference_mode
+        self.patched = False  # by gradmend.sparse.patch()
+        self.recomputed: Region | None = None  # inside a checkpointed function
+        self.forward_mode = False  # under torch.func.jvp
+        self.healed = False  # inside a context that forgives writes to what was saved
+        self.statements = Statements(self)
+        self.branches = Branches(self)
+        self.definitions = Definitions(self)
+        self.questions = Questions(self)
+        self.names = Names(self)
+        self.expressions = Expressions(self)
+        self.containers = Containers(self)
+        self.iteration = Iteration(self)
+        self.tensors = Tensors(self)
+        self.writes = Writes(self)
+        self.refusals = Refusals(self)
+        self.parts = Parts(self)
+        self.calls = Calls(self)
+        self.classes = Classes(self)
+        self.attributes = Attributes(self)
+        self.modules = Modules(self)
+        self.layers = Layers(self)
+        self.module_methods = ModuleMethods(self)
+        self.optim = Optim(self)
+        self.tensor_methods = TensorMethods(self)
+        self.ops = Ops(self)
+        self.backward = Backward(self)
+        self.functions = Functions(self)
+        self.builtin = Builtins(self)
+        self.objects = Objects(self)
+        self.arrays = Arrays(self)
+        self.contexts = Contexts(self)
+        self.functional = Functional(self)
+        self.external = External(self)
+        self.sparse = Sparse(self)
+        self.gradients = Gradients(self)
+        self._statements: dict[type, Callable[[Any], str]] = {
+            **self.statements.table(),
+            **self.branches.table(),
+            **self.definitions.table(),
+            **self.contexts.table(),
+        }
+        self._expressions: dict[type, Callable[[Any], Value]] = {
+            **self.names.table(),
+            **self.expressions.table(),
+            **self.containers.table(),
+        }
+
+    def begin(self) -> None:
+        """As before the first step, with what was found and what is left of the allowance."""
+        self.frames.clear()
+        self.active.clear()
+        self.journals.clear()
+        self.holds.clear()
+        self.path, self.grad_mode, self.statement, self.recomputed = (), True, None, None
+        self.healed = self.inference = self.forward_mode = self.patched = False
+
+    def run_block(self, body: list[ast.stmt]) -> str:
+        """How it ended: "" at its end, else "return", "raise", "break" or "continue"."""
+        for statement in body:
+            self.left -= 1
+            if self.left < 0:
+                self.spend(0)
+            self.statement = statement
+            do = self._statements.get(type(statement))
+            if do is not None:
+                status = do(statement)
+                if status:
+                    return status
+        return ""
+
+    def eval(self, node: ast.expr) -> Value:
+        self.left -= 1
+        if self.left < 0:
+            self.spend(0)
+        do = self._expressions.get(type(node))
+        return do(node) if do is not None else unknown()
+
+    def do(self, statement: ast.stmt) -> None:
+        """One statement, outside of its block."""
+        self._statements[type(statement)](statement)
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    def spend(self, n: int = 1) -> None:
+        self.left -= n
+        if self.left < 0:
+            raise Enough
+
+    def at(self, node: ast.AST) -> Place:
+        """The place of a piece of source in the frame that is running."""
+        return place_of(self.frame.module.file, node)
+
+    def told(self, finding: Finding) -> None:
+        self.ledger.told(finding)
+
+    # --- stores that can be taken back when another arm is walked
+
+    _GONE = object()
+
+    def store(self, target: dict, key: Any, value: Any) -> None:
+        if self.journals:
+            self.journals[-1].append((target, key, target.get(key, self._GONE)))
+        target[key] = value
+
+    def arm(
+        self, condition: Any, side: int, walk: Callable[[], str]
+    ) -> tuple[str, list[tuple[dict, Any, Any]]]:
+        """Walk one arm of a branch; its stores are taken back and returned as (dict, key, new value)."""
+        before = self.path
+        self.path = (*before, (condition, side))
+        self.journals.append([])
+        try:
+            status = walk()
+        finally:
+            self.path = before
+            journal = self.journals.pop()
+            changed: dict[tuple[int, Any], tuple[dict, Any, Any]] = {}
+            for target, key, _ in journal:
+                changed[(id(target), _key(key))] = (target, key, target.get(key, self._GONE))
+            for target, key, old in reversed(journal):
+                if old is self._GONE:
+                    target.pop(key, None)
+                else:
+                    target[key] = old
+        return status, list(changed.values())
+
+    def join(self, condition: Any, arms: Sequence[tuple[int, list[tuple[dict, Any, Any]]]]) -> None:
+        """After a branch: each name that an arm changed holds what that arm gave it."""
+        touched: dict[tuple[int, Any], tuple[dict, Any, dict[int, Any]]] = {}
+        for side, changes in arms:
+            for target, key, new in changes:
+                touched.setdefault((id(target), _key(key)), (target, key, {}))[2][side] = new
+        sides = [side for side, _ in arms]
+        for target, key, news in touched.values():
+            old = target.get(key, self._GONE)
+            options: list[tuple[Path, Any]] = []
+            for side in sides:
+                value = news.get(side, old)
+                if value is not self._GONE:
+                    options.append((((condition, side),), value))
+            if options:
+                self.store(target, key, self.either(options))
+
+    def either(self, options: list[tuple[Path, Value]]) -> Value:
+        """One value of several, each with the arms it holds on; nested choices are laid flat."""
+        flat: list[tuple[Path, Value]] = []
+        for path, value in options:
+            for more, v in value.options if isinstance(value, Alt) else [((), value)]:
+                if compatible(path, more):
+                    flat.append((merged(path, more), v))
+        if not flat:
+            return unknown()
+        first = flat[0][1]
+        if all(same(first, v) for _, v in flat):
+            return first
+        # An absent value tells less than one that is there.
+        if len(flat) > MOST_OPTIONS:
+            flat = [o for o in flat if not isinstance(o[1], (Const, Opaque))][:MOST_OPTIONS] or flat[
+                :MOST_OPTIONS
+            ]
+        return Alt(flat)
+
+    def on_path(self, path: Path) -> bool:
+        """May what happened there lie behind us?"""
+        return compatible(path, self.path)
+
+    @contextmanager
+    def on(self, path: Path) -> Iterator[None]:
+        before = self.path
+        self.path = merged(before, path)
+        try:
+            yield
+        finally:
+            self.path = before
+
+    def options(self, value: Value) -> list[tuple[Path, Value]]:
+        """What it may be on the path we are on."""
+        if isinstance(value, Alt):
+            return [o for o in value.options if compatible(o[0], self.path)]
+        return [((), value)]
+
+    def over(self, value: Value, do: Callable[[Value], Value]) -> Value:
+        """Do it with each option, on that option's path."""
+        if not isinstance(value, Alt):
+            return do(value)
+        results: list[tuple[Path, Value]] = []
+        for path, option in self.options(value):
+            with self.on(path):
+                results.append((path, do(option)))
+        return self.either(results) if results else unknown()
+
+    @contextmanager
+    def mode(self, grad: bool | None) -> Iterator[None]:
+        before = self.grad_mode
+        self.grad_mode = grad
+        try:
+            yield
+        finally:
+            self.grad_mode = before
+
+    # --- tensors in values
+
+    def tensors_in(self, value: Value | None, deep: int = 3) -> list[tuple[Path, Tensor]]:
+        """Every tensor in a value, containers looked into, with the arms on which it is there."""
+        if value is None:
+            return []
+        if isinstance(value, Tensor):
+            return [((), value)]
+        if isinstance(value, Opaque):
+            return [((), value.as_tensor())]
+        if isinstance(value, Alt):
+            found: list[tuple[Path, Tensor]] = []
+            for path, option in self.options(value):
+                found += [
+                    (merged(path, p), t) for p, t in self.tensors_in(option, deep) if compatible(path, p)
+                ]
+            return found
+        if deep <= 0:
+            return []
+        if isinstance(value, Seq):
+            items = [*value.items[:16], *([value.rest] if value.rest is not None else [])]
+        elif isinstance(value, Dict):
+            items = [*list(value.items.values())[:16], *([value.rest] if value.rest is not None else [])]
+        elif isinstance(value, Instance) and value.nn in ("dist", "object"):
+            items = list(value.attrs.values())[:16]
+        else:
+            return []
+        return [pair for item in items for pair in self.tensors_in(item, deep - 1)]
+
+    def force(self, value: Value) -> Value:
+        """A lazy name, found out."""
+        if isinstance(value, Lazy):
+            return self.names.resolve(value)
+        return value
+
+
+def _key(key: Any) -> Any:
+    return key if isinstance(key, (str, int)) else id(key)

@@ -1,0 +1,65 @@
+"""pytest --gradmend: each test runs under watch(), and a value that backward needs and lost fails it, with the story.
+
+Loaded by every pytest of an environment that has Gradmend, so nothing here imports torch or anything of ours until
+a test is to be watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+_MARK = "gradmend(on=True, *, paranoid=False, heal=False): run this test under gradmend.watch(), or heal()"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gradmend", "gradients that in-place writes break")
+    group.addoption(
+        "--gradmend",
+        action="store_true",
+        help="run every test under gradmend.watch(): wrong gradients fail it",
+    )
+    parser.addini("gradmend", "run every test under gradmend.watch()", type="bool", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARK)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    wish = _wish(item)
+    if wish is None:
+        return (yield)
+    from gradmend.api.watching import Watching, words_of
+    from gradmend.running.frames import without_ours
+
+    __tracebackhide__ = True
+    with Watching("heal" if wish["heal"] else "watch", paranoid=wish["paranoid"]) as session:
+        try:
+            return (yield)
+        except RuntimeError as error:
+            if not item.config.getoption("full_trace", False):
+                error.__traceback__ = without_ours(error.__traceback__)
+            raise
+        finally:
+            quiet = [
+                c for c in session.conflicts if c.kind == "refused-but-right" or session.outcome == "healed"
+            ]
+            if quiet:
+                item.add_report_section("call", "gradmend", "\n\n".join(words_of(c) for c in quiet))
+
+
+def _wish(item: pytest.Item) -> dict[str, bool] | None:
+    """What is asked for this test: its own mark, that of its class or module, the option, the ini file."""
+    mark = item.get_closest_marker("gradmend")
+    if mark is None:
+        on = item.config.getoption("gradmend") or item.config.getini("gradmend")
+        return {"paranoid": False, "heal": False} if on else None
+    return _read(*mark.args, **mark.kwargs)
+
+
+def _read(on: bool = True, *, paranoid: bool = False, heal: bool = False) -> dict[str, bool] | None:
+    return {"paranoid": paranoid, "heal": heal} if on else None

@@ -1,0 +1,165 @@
+"""`gradmend run` follows the processes that the program starts by multiprocessing: each has a scope and a Session of
+its own, written to one folder, and the run's report holds them all.
+
+A process object takes what to do with it into the child, whichever way that is started (spawn, fork, forkserver): so
+workers of a DataLoader, torch.multiprocessing and process pools are followed alike. A plain os.fork() keeps the
+parent's scope, and a subprocess is another program: neither is in the report, and the run says so at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.process as processes
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gradmend.model import Session
+
+_Process: Any = processes.BaseProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a child needs to know."""
+
+    folder: str
+    policy: str
+    paranoid: bool
+    budget: int | None
+
+
+class Followed:
+    """Stands for a process's run(). Pickled with it, it runs the real one under a scope, in the child."""
+
+    def __init__(self, process: Any, orders: Orders) -> None:
+        self.process = process
+        self.orders = orders
+
+    def __call__(self) -> None:
+        process, orders = self.process, self.orders
+        del process.__dict__["run"]
+        run: Callable[[], None] = process.run
+        from gradmend.api.watching import Watching
+
+        policy: Any = orders.policy
+        watching = Watching(policy, orders.budget, orders.paranoid)
+        session = watching.__enter__()
+        with following(orders):  # its own children too
+            try:
+                run()
+            except BaseException as error:
+                _fail(session, error)
+                raise
+            finally:
+                watching.__exit__(None, None, None)
+                _leave(session, process.name, orders.folder)
+
+
+def _fail(session: Session, error: BaseException) -> None:
+    from gradmend.errors import attached
+    from gradmend.running.frames import without_ours
+
+    if isinstance(error, SystemExit):
+        return
+    session.error = {"type": type(error).__name__, "message": str(error), "file": None, "line": None}
+    told = attached(error)
+    if told is None:
+        session.outcome = "failed"
+    elif all(told is not c for c in session.conflicts):
+        session.conflicts.append(told)
+        session.outcome = "conflict"
+    error.__traceback__ = without_ours(error.__traceback__)
+
+
+def _leave(session: Session, name: str, folder: str) -> None:
+    """A worker that nothing happened to leaves nothing but its name."""
+    from gradmend.running.output import replace
+
+    if os.path.isdir(folder):  # the run may have ended before its daemons
+        path = os.path.join(folder, f"{os.getpid()}.json")
+        replace(path, json.dumps({"name": name, "session": session.as_json()}))
+
+
+@contextmanager
+def following(orders: Orders) -> Iterator[list[str]]:
+    """Each process that is started from here on is followed. Yields those that can't be, in words."""
+    start = _Process.start
+    alone: list[str] = []
+
+    def followed(process: Any) -> None:
+        if "run" not in process.__dict__:
+            process.run = Followed(process, orders)
+        _starting.append(process)
+        try:
+            start(process)
+        finally:
+            _starting.pop()
+            process.__dict__.pop("run", None)
+
+    _Process.start = followed
+    _listeners.append(alone)
+    _listen()
+    try:
+        yield alone
+    finally:
+        _listeners.remove(alone)
+        _Process.start = start
+
+
+_starting: list[Any] = []  # processes that are being started by us
+_listeners: list[list[str]] = []
+_listening = False
+
+
+def _listen() -> None:
+    """An audit hook can't be taken off again: one for the process, deaf while nobody listens."""
+    global _listening
+    if not _listening:
+        _listening = True
+        sys.addaudithook(_heard)
+
+
+def _heard(event: str, args: tuple[Any, ...]) -> None:
+    if not _listeners or _starting:
+        return
+    if event == "os.fork":
+        _listeners[-1].append("a child of os.fork(); multiprocessing would be followed")
+    elif event == "subprocess.Popen":
+        words = args[1] if isinstance(args[1], list | tuple) else [args[1]]
+        words = [os.fsdecode(w) if isinstance(w, str | bytes | os.PathLike) else "" for w in words]
+        if words and os.path.basename(words[0]).startswith("python") and "_inductor" not in " ".join(words):
+            _listeners[-1].append(
+                f"`{' '.join(words[1:3])[:60]}`, a program of its own; start it by `gradmend run`"
+            )
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    path = tempfile.mkdtemp(prefix="gradmend-children-")
+    owner = os.getpid()
+    try:
+        yield path
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def met(path: str) -> list[tuple[str, Session]]:
+    """The sessions that children left, in the order of their names; without those that are still being written."""
+    from gradmend.report.saved import from_json
+
+    found = []
+    for name in sorted(os.listdir(path)):
+        if name.endswith(".json"):
+            with open(os.path.join(path, name), encoding="utf-8") as file:
+                data = json.load(file)
+            found.append(
+                (f"{data['name']} (process {name.removesuffix('.json')})", from_json(data["session"]))
+            )
+    return found

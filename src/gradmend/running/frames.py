@@ -1,0 +1,24 @@
+"""Tracebacks as people want them: without the frames that are ours."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from gradmend.folder import OURS
+
+
+def without_ours(trace: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(OURS):
+            kept.append(trace)
+        trace = trace.tb_next
+    return chained(kept)
+
+
+def chained(entries: list[TracebackType]) -> TracebackType | None:
+    """One traceback of these entries, outermost first."""
+    made: TracebackType | None = None
+    for one in reversed(entries):
+        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return made

@@ -1,0 +1,16 @@
+"""Sparse tensors and tables whose rows lie on many processes: only the rows that are needed are sent."""
+
+from gradmend.sparse.distributed.checkpoint import latest, load_checkpoint, save_checkpoint
+from gradmend.sparse.distributed.embedding import ShardedEmbedding
+from gradmend.sparse.distributed.matrix import ShardedSparseTensor
+from gradmend.sparse.distributed.shards import Shards, traffic
+
+__all__ = [
+    "ShardedEmbedding",
+    "ShardedSparseTensor",
+    "Shards",
+    "latest",
+    "load_checkpoint",
+    "save_checkpoint",
+    "traffic",
+]

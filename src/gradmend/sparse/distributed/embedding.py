@@ -1,0 +1,99 @@
+"""A table whose rows lie on many ranks: ids are looked up where their rows are, and gradients go back there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from gradmend.sparse.distributed.halo import Halo
+from gradmend.sparse.distributed.shards import Shards, agree
+from gradmend.sparse.errors import SparseError
+from gradmend.sparse.kernels.grouping import grouped
+from gradmend.sparse.nn.embedding import _inside
+
+
+class ShardedEmbedding(nn.Module):
+    """SparseEmbedding with its rows over the ranks of a mesh; each rank looks up ids of its own batch.
+
+    `weight` is this rank's rows, an ordinary Parameter with a row-sparse gradient: a row-wise optimizer
+    (gradmend.sparse.optim) then keeps state on this rank for the rows of this rank. Every rank must call forward and
+    backward as often as the others.
+
+    `average`: gradients are those of the mean of the ranks' losses, as DistributedDataParallel has them; else of the sum.
+    Leave the module out of DistributedDataParallel (`_set_params_and_buffers_to_ignore_for_model`, or wrap the rest).
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        mesh: DeviceMesh | None = None,
+        *,
+        average: bool = True,
+        full: Tensor | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim, self.average = num_embeddings, embedding_dim, average
+        self.shards = Shards(num_embeddings, mesh)
+        agree(self.shards.group, "the size of a table", num_embeddings, embedding_dim)
+        if full is not None:
+            if tuple(full.shape) != (num_embeddings, embedding_dim):
+                raise SparseError(
+                    f"the table is {(num_embeddings, embedding_dim)}, and full is {tuple(full.shape)}."
+                )
+            mine = self.shards.mine(full).detach().clone()
+        else:
+            mine = torch.randn(self.shards.count, embedding_dim, device=device, dtype=dtype)
+        self.weight = nn.Parameter(mine)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        _inside(ids, self.num_embeddings)
+        groups = grouped(ids.reshape(-1), self.num_embeddings, known=True)
+        halo = Halo(self.shards, groups.rows)
+        rows = _Lookup.apply(self.weight, halo, 1 / self.shards.world if self.average else 1.0)
+        return rows.index_select(0, groups.each).unflatten(0, ids.shape)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}weight"] = self.weight if keep_vars else self.shards.wrap(self.weight)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """From a DTensor, from this rank's rows, or from the whole table."""
+        key = f"{prefix}weight"
+        given = state_dict.get(key)
+        if isinstance(given, DTensor):
+            given = given.to_local()
+        elif isinstance(given, Tensor) and given.shape[0] == self.num_embeddings != self.shards.count:
+            given = self.shards.mine(given)
+        held = dict(state_dict) if given is None else {**state_dict, key: given}
+        super()._load_from_state_dict(held, prefix, *args)
+
+    def extra_repr(self) -> str:
+        low, high = self.shards.bounds()
+        return f"{self.num_embeddings}, {self.embedding_dim}, rows {low} to {high} here"
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(weight: Tensor, halo: Halo, scale: float) -> Tensor:
+        return halo.give(weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weight, ctx.halo, ctx.scale = inputs
+        ctx.shape = weight.shape
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        back = ctx.halo.back(grads[0].contiguous())
+        if ctx.scale != 1:
+            back = back * ctx.scale
+        grad = torch.sparse_coo_tensor(ctx.halo.index[None], back, ctx.shape, check_invariants=False)
+        return grad, None, None

@@ -1,0 +1,87 @@
+"""What schedulers of patterns share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradmend.sparse.dynamic.carry import Optimizers, repattern
+from gradmend.sparse.errors import SparseError
+from gradmend.sparse.kernels.grouping import grouped
+from gradmend.sparse.nn.weight import SparseWeight
+from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import unlinear
+
+
+class PatternScheduler:
+    """Call `step()` once for each training step, after `backward()`; every `every` steps patterns change.
+
+    Under DistributedDataParallel all ranks change alike: rank 0 says how.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizers, every: int, until: int | None) -> None:
+        if every < 1:
+            raise SparseError(f"patterns change every 1 step or more, not every {every}.")
+        self.weights = [m for m in model.modules() if isinstance(m, SparseWeight)]
+        if not self.weights:
+            raise SparseError(
+                "the model has no sparse weights: use SparseLinear, SparseConv2d or SparseWeight."
+            )
+        self.optimizer, self.every, self.until = optimizer, every, until
+        self.count = 0
+        self.group: Any = model.process_group if isinstance(model, DistributedDataParallel) else None
+
+    def step(self) -> bool:
+        """True if patterns have changed."""
+        self.count += 1
+        due = self.count % self.every == 0 and (self.until is None or self.count <= self.until)
+        if due:
+            for number, weight in enumerate(self.weights):
+                pattern = self._agreed(self._next(number, weight), weight)
+                repattern(weight, pattern, self.optimizer)
+        return due
+
+    @property
+    def due_next(self) -> bool:
+        after = self.count + 1
+        return after % self.every == 0 and (self.until is None or after <= self.until)
+
+    def _next(self, number: int, weight: SparseWeight) -> Pattern:
+        raise NotImplementedError
+
+    def _agreed(self, pattern: Pattern, weight: SparseWeight) -> Pattern:
+        if self.group is None or torch.distributed.get_world_size(self.group) == 1:
+            return pattern
+        if pattern.nnz != weight.pattern.nnz:
+            raise SparseError(
+                "DistributedDataParallel keeps room for a fixed number of entries: change their number before the model "
+                "is wrapped."
+            )
+        keys: Tensor = pattern.keys()
+        torch.distributed.broadcast(keys, torch.distributed.get_global_rank(self.group, 0), group=self.group)
+        return of_keys(keys, pattern.size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = int(state["count"])
+
+
+def without_weakest(weight: SparseWeight, count: int) -> Tensor:
+    """The row-major numbers of the entries that stay when the `count` of least magnitude go, ascending."""
+    size = weight.values.detach().abs()
+    size = size.flatten(1).square().sum(1) if size.dim() > 1 else size
+    stays = torch.ones(size.shape[0], dtype=torch.bool, device=size.device)
+    stays[size.topk(count, largest=False, sorted=False).indices] = False
+    return weight.pattern.keys()[stays]
+
+
+def of_keys(keys: Tensor, size: Sequence[int]) -> Pattern:
+    """Numbers in any order, none twice -> a pattern; a radix sort is most of what that costs."""
+    return Pattern.sorted(unlinear(grouped(keys, math.prod(size), known=True).rows, tuple(size)), size)

@@ -1,0 +1,1 @@
+"""What the operations share: dimensions by kind, dense operands met at the entries, entries moved about."""

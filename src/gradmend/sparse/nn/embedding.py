@@ -1,0 +1,199 @@
+"""Tables with row-sparse gradients: look-ups, and weighted sums of look-ups.
+
+Both are torch's own modules by class, so that DistributedDataParallel knows that their gradients are sparse, and by the
+names of their parameters, so that states go from one to the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from gradmend.sparse import kernels
+from gradmend.sparse.errors import SparseError
+from gradmend.sparse.kernels import checks
+from gradmend.sparse.kernels.grouping import grouped
+from gradmend.sparse.tensor import SparseTensor
+
+
+class SparseEmbedding(nn.Embedding):
+    """nn.Embedding(sparse=True): the gradient names the rows that were looked up, and nothing else.
+
+    An index outside of the table is an error that says which.
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, **options: Any
+    ) -> None:
+        _only(options, "max_norm", "scale_grad_by_freq", "sparse")
+        super().__init__(num_embeddings, embedding_dim, padding_idx, sparse=True, **options)
+
+    def forward(self, input: Tensor) -> Tensor:
+        _inside(input, self.num_embeddings)
+        return F.embedding(input, self.weight, self.padding_idx, sparse=True)
+
+
+class SparseEmbeddingBag(nn.EmbeddingBag):
+    """nn.EmbeddingBag(sparse=True) with one gradient for each row named, made without one for each look-up.
+
+    >>> bag = SparseEmbeddingBag(1000, 16)
+    >>> bag(torch.tensor([[1, 2], [2, 3]])).shape
+    torch.Size([2, 16])
+
+    Takes ids [bags, n], ids with offsets, or a SparseTensor [bags, num_embeddings], whose values are the weights
+    (a bag of words). `per_sample_weights` and values have gradients. Modes "sum" and "mean".
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        mode: str = "sum",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        **options: Any,
+    ) -> None:
+        _only(options, "max_norm", "scale_grad_by_freq", "sparse")
+        if mode not in ("sum", "mean"):
+            raise SparseError(f'SparseEmbeddingBag has the modes "sum" and "mean", not {mode!r}.')
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            mode=mode,
+            sparse=True,
+            include_last_offset=include_last_offset,
+            padding_idx=padding_idx,
+            **options,
+        )
+
+    def forward(
+        self,
+        input: Tensor | SparseTensor,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        if isinstance(input, SparseTensor):
+            if offsets is not None or per_sample_weights is not None:
+                raise SparseError("a SparseTensor has its own offsets and weights: pass it alone.")
+            ids, ptr, weights = self._words(input)
+        else:
+            ids, ptr, weights = self._bags(input, offsets, per_sample_weights)
+        ids, ptr, weights = self._without_padding(ids, ptr, weights)
+        if self.mode == "mean":
+            count = ptr.diff().clamp_(min=1).to(self.weight.dtype)
+            share = count.reciprocal().repeat_interleave(ptr.diff())
+            weights = share if weights is None else weights * share
+        if weights is None:
+            weights = torch.ones(ids.shape[0], dtype=self.weight.dtype, device=ids.device)
+        if weights.dtype != self.weight.dtype:
+            raise SparseError(
+                f"weights are {weights.dtype}, and the table is {self.weight.dtype}: convert one."
+            )
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return F.embedding_bag(
+                ids,
+                self.weight,
+                ptr,
+                mode="sum",
+                sparse=True,
+                per_sample_weights=weights,
+                include_last_offset=True,
+            )
+        made: Tensor = _Bags.apply(self.weight, weights, ids, ptr)
+        return made
+
+    def _words(self, S: SparseTensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim() or S.pattern.size[1] != self.num_embeddings:
+            raise SparseError(
+                f"a bag of words is a sparse matrix of (bags, {self.num_embeddings}), not {tuple(S.shape)}."
+            )
+        if self.mode != "sum":
+            raise SparseError(
+                'a SparseTensor has weights of its own: use mode="sum", or divide them by their sum.'
+            )
+        return S.pattern._col, S.pattern._ptr, S.values()
+
+    def _bags(
+        self, ids: Tensor, offsets: Tensor | None, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        _inside(ids, self.num_embeddings)
+        if weights is not None:
+            if weights.shape != ids.shape:
+                raise SparseError(
+                    f"there are weights of {tuple(weights.shape)} for ids of {tuple(ids.shape)}."
+                )
+            weights = weights.reshape(-1)
+        flat = ids.reshape(-1).to(torch.int64)
+        if ids.dim() == 2:
+            if offsets is not None:
+                raise SparseError("ids of (bags, n) need no offsets.")
+            return flat, torch.arange(ids.shape[0] + 1, device=ids.device) * ids.shape[1], weights
+        if ids.dim() != 1 or offsets is None:
+            raise SparseError(f"ids are (bags, n), or one vector with offsets; not {tuple(ids.shape)}.")
+        ptr = offsets.to(torch.int64)
+        if not self.include_last_offset:
+            ptr = torch.cat([ptr, ptr.new_tensor([flat.shape[0]])])
+        checks.pointers(ptr, flat.shape[0])
+        return flat, ptr, weights
+
+    def _without_padding(
+        self, ids: Tensor, ptr: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        if self.padding_idx is None:
+            return ids, ptr, weights
+        kept = ids != self.padding_idx
+        before = torch.zeros(kept.shape[0] + 1, dtype=torch.int64, device=kept.device)
+        torch.cumsum(kept, 0, out=before[1:])
+        return ids[kept], before[ptr], None if weights is None else weights[kept]
+
+
+class _Bags(torch.autograd.Function):
+    """Sums of weighted rows; the table's gradient is one row for each row named."""
+
+    @staticmethod
+    def forward(table: Tensor, weights: Tensor, ids: Tensor, ptr: Tensor) -> Tensor:
+        return kernels.spmm(ptr, ids, weights, table, None, (ptr.shape[0] - 1, table.shape[0]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,), (table, weights, ids, ptr) = grads, ctx.saved_tensors
+        d_table = d_weights = None
+        bags = ptr.shape[0] - 1
+        if ctx.needs_input_grad[0]:
+            groups = grouped(ids, table.shape[0], known=True)
+            bag = kernels.rows_of(ptr, ids.shape[0]).index_select(0, groups.order)
+            size = (groups.rows.shape[0], bags)
+            rows = kernels.spmm(groups.crow, bag, weights, grad, groups.order, size)
+            d_table = torch.sparse_coo_tensor(
+                groups.rows[None], rows, table.shape, is_coalesced=True, check_invariants=False
+            )
+        if ctx.needs_input_grad[1]:
+            d_weights = kernels.sddmm(ptr, ids, grad, table, size=(bags, table.shape[0]))
+        return d_table, d_weights, None, None
+
+
+def _only(options: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if options.get(name):
+            raise SparseError(
+                f"a sparse table has no {name}: its gradients are sparse already, and rows stay as trained."
+            )
+        options.pop(name, None)
+
+
+def _inside(ids: Tensor, bound: int) -> None:
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise SparseError(f"ids are whole numbers, not {ids.dtype}.")
+    if ids.numel() and not ids.is_meta and not torch.compiler.is_compiling():
+        low, high = (int(n) for n in ids.aminmax())
+        if low < 0 or high >= bound:
+            raise SparseError(f"ids go from {low} to {high}, and the table has the rows 0 to {bound - 1}.")

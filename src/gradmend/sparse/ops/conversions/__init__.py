@@ -1,0 +1,1 @@
+"""Copies, dtypes, devices, dense tensors, torch's own layouts."""

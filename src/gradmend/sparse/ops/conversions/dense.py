@@ -1,0 +1,30 @@
+"""The one operation that allocates rows x columns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradmend.sparse.autograd.place import in_place_is_fine, put
+from gradmend.sparse.dispatch import implements
+from gradmend.sparse.errors import ArgumentError
+from gradmend.sparse.tensor import SparseTensor
+
+
+@implements("to_dense")
+def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:
+    """Values have the gradient of their place, whatever `masked_grad` says, which is torch's own sparse tensors'."""
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise ArgumentError(f"to_dense takes a dtype, not {dtype!r}.")
+    if S.batch_dims == 0 and dtype is None:
+        values = S._values
+        if values.dim() == 1 and in_place_is_fine():  # the shortest way, for small ones
+            whole = values.new_zeros(S.pattern.numel).index_copy_(0, S.pattern._keys(), values)
+            return whole.view(S.pattern._size)
+        return put(S.pattern.numel, S.pattern._keys(), values).view(*S.pattern.size, *values.shape[1:])
+    values = S.values().movedim(S.batch_dims, 0)
+    flat = put(S.pattern.numel, S.pattern._keys(), values)
+    dense = flat.unflatten(0, S.pattern.size)
+    n = S.pattern.ndim
+    dense = dense.permute(*range(n, n + S.batch_dims), *range(n), *range(n + S.batch_dims, dense.dim()))
+    return dense if dtype is None else dense.to(dtype)

@@ -1,0 +1,1 @@
+"""Entry by entry: functions of one tensor, of two, comparisons, losses."""

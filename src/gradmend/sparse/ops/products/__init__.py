@@ -1,0 +1,1 @@
+"""Products: with dense operands, with sparse ones, sampled, message passing, einsum, solves."""

@@ -1,0 +1,1 @@
+"""Dimensions summed up: sums, extremes, norms, softmax, running sums."""

@@ -1,0 +1,1 @@
+"""Entries moved, chosen and put together; their numbers stay."""

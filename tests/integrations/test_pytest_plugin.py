@@ -1,0 +1,130 @@
+"""The plugin in a pytest of its own: what it says, what it leaves alone, what it costs when off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+TESTS = """\
+import pytest
+import torch
+
+
+def broken():
+    h = torch.ones(3, requires_grad=True).exp()
+    h += 1
+    h.sum().backward()
+
+
+def test_raises():
+    broken()
+
+
+def test_silent():
+    h = torch.ones(3, requires_grad=True).exp()
+    h.data += 1
+    h.sum().backward()
+
+
+def test_fine():
+    h = torch.ones(3, requires_grad=True) + 1
+    h += 1
+    h.sum().backward()
+
+
+def test_expects_the_error():
+    with pytest.raises(RuntimeError):
+        broken()
+
+
+def test_refused_but_right():
+    h = torch.ones(3, requires_grad=True).exp()
+    h.add_(0)
+    h.sum().backward()
+
+
+@pytest.mark.gradmend(False)
+def test_left_alone():
+    h = torch.ones(3, requires_grad=True).exp()
+    h.data += 1
+    h.sum().backward()
+
+
+@pytest.mark.gradmend(heal=True)
+def test_healed():
+    broken()
+
+
+@pytest.mark.gradmend
+def test_marked():
+    h = torch.ones(3, requires_grad=True).exp()
+    h.data += 1
+    h.sum().backward()
+"""
+NOTHING = """\
+import sys
+
+
+def test_it():
+    loaded = {m for m in sys.modules if m.startswith("gradmend") or m == "torch"}
+    assert loaded <= {"gradmend", "gradmend.integrations", "gradmend.integrations.pytest_plugin"}
+"""
+
+
+def run(folder: Path, source: str, *words: str, ini: str = "") -> tuple[dict[str, str], str]:
+    """Which tests passed and which failed, and all that was printed."""
+    (folder / "test_it.py").write_text(source)
+    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    # Named only where it is not installed already: an editable install of an older tree has no entry point.
+    installed = "gradmend" in entry_points(group="pytest11").names
+    plugin = [] if installed else ["-p", "gradmend.integrations.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-p", "no:xdist", *plugin]
+    env = {**os.environ, "COLUMNS": "140", "PYTEST_ADDOPTS": "", "GRADMEND": "0"}
+    done = subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, env=env)
+    found = {}
+    for line in done.stdout.splitlines():
+        word, _, rest = line.partition(" test_it.py::")
+        if rest and word in ("PASSED", "FAILED", "ERROR"):
+            found[rest.split(" ")[0]] = word
+    assert found, done.stdout + done.stderr
+    return found, done.stdout
+
+
+def test_every_test_is_watched(tmp_path: Path) -> None:
+    found, told = run(tmp_path, TESTS, "--gradmend")
+    assert found == {
+        "test_raises": "FAILED",
+        "test_silent": "FAILED",
+        "test_fine": "PASSED",
+        "test_expects_the_error": "PASSED",
+        "test_refused_but_right": "PASSED",
+        "test_left_alone": "PASSED",
+        "test_healed": "PASSED",
+        "test_marked": "FAILED",
+    }
+    assert "ConflictError" in told and "test_it.py:7" in told and "h += 1" in told
+    ours = [line for line in told.splitlines() if "gradmend/capture" in line or "gradmend/watching" in line]
+    assert ours == [], "no frame of ours in a failure"
+    assert "warning[" in told, "what PyTorch would refuse is told in the section of the test that passed"
+
+
+def test_an_ini_file_and_marks_ask_for_it_too(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, TESTS, ini="gradmend = true")
+    assert found["test_silent"] == "FAILED"
+    found, _ = run(tmp_path, TESTS)
+    assert found["test_silent"] == "PASSED", "off unless asked for"
+    assert found["test_marked"] == "FAILED" and found["test_healed"] == "PASSED"
+    assert found["test_raises"] == "FAILED" and found["test_refused_but_right"] == "FAILED"
+
+
+def test_all_frames_are_there_for_those_who_ask(tmp_path: Path) -> None:
+    _, told = run(tmp_path, TESTS, "--gradmend", "--full-trace", "-k", "test_raises")
+    assert "gradmend/" in told
+
+
+def test_off_it_loads_nothing(tmp_path: Path) -> None:
+    found, told = run(tmp_path, NOTHING)
+    assert found == {"test_it": "PASSED"}, told

@@ -1,0 +1,116 @@
+"""Processes that a program starts: followed whichever way they start, told in the report of the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START = """\
+import sys
+import torch
+import torch.multiprocessing as mp
+
+
+def broken(rank=0):
+    x = torch.ones(3, requires_grad=True)
+    h = x.exp()
+    h += 1
+    h.sum().backward()
+    print(rank, [round(v, 3) for v in x.grad.tolist()], flush=True)
+
+
+class Mine(mp.Process):
+    def run(self):
+        broken()
+
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if sys.argv[1] == "loader":
+            broken(index)
+        return torch.ones(2)
+
+
+def main():
+    how = sys.argv[1]
+    if how in ("spawn", "fork", "forkserver"):
+        child = mp.get_context(how).Process(target=broken)
+    elif how == "class":
+        child = Mine()
+    elif how == "torch":
+        return mp.spawn(broken, nprocs=2)
+    elif how in ("loader", "calm"):
+        return print(sum(len(batch) for batch in torch.utils.data.DataLoader(Data(), num_workers=2)))
+    elif how == "pool":
+        with mp.get_context("spawn").Pool(1) as pool:
+            return pool.map(broken, [0])
+    elif how == "alone":
+        import os, subprocess
+        subprocess.run([sys.executable, "-c", "pass"])
+        if os.fork() == 0:
+            os._exit(0)
+        return os.wait()
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+
+
+if __name__ == "__main__":
+    main()
+"""
+RIGHT = "[2.718, 2.718, 2.718]"
+
+
+def run(folder: Path, how: str, *flags: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    (folder / "start.py").write_text(START)
+    words = [sys.executable, "-m", "gradmend", "run", *flags, "--report", "out.json", "start.py", how]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600)
+    return done, json.loads((folder / "out.json").read_text())
+
+
+def lines(report: dict[str, Any]) -> list[list[int]]:
+    return [[c["line"] for c in conflict["culprits"]] for conflict in report["conflicts"]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fork")
+@pytest.mark.parametrize("how", ["spawn", "fork", "class"])
+def test_a_child_that_is_stopped(tmp_path: Path, how: str) -> None:
+    done, report = run(tmp_path, how)
+    assert done.returncode == 1, "the program's own: the child failed"
+    assert report["outcome"] == "conflict" and lines(report) == [[9]]
+    assert list(report["stats"]["children"].values()) == ["conflict"]
+    assert "met in" in report["conflicts"][0]["notes"][0]
+    assert "h += 1" in done.stderr and "gradmend/capture" not in done.stderr
+
+
+@pytest.mark.parametrize("how", ["spawn", "torch", "loader", "pool"])
+def test_children_that_are_healed(tmp_path: Path, how: str) -> None:
+    done, report = run(tmp_path, how, "--heal")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(RIGHT) == {"torch": 2, "loader": 4}.get(how, 1)
+    if how == "pool":
+        return  # its workers are ended by a signal, and leave nothing
+    assert report["outcome"] == "healed" and lines(report) == [[9]], "one conflict, met by several"
+    assert set(report["stats"]["children"].values()) == {"healed"}
+
+
+def test_children_that_do_nothing_are_only_counted(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "calm")
+    assert done.returncode == 0 and report["outcome"] == "clean" and report["conflicts"] == []
+    assert list(report["stats"]["children"].values()) == ["clean", "clean"]
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fork")
+def test_what_is_not_followed_is_told(tmp_path: Path) -> None:
+    done, _ = run(tmp_path, "alone")
+    assert done.returncode == 0
+    assert "not watched: a child of os.fork()" in done.stderr and "a program of its own" in done.stderr

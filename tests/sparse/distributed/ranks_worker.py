@@ -1,0 +1,351 @@
+"""What each rank runs, by torchrun: every check compares with one process that has all of it, and says what it found."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from gradmend.sparse import Pattern, SparseError, SparseTensor
+from gradmend.sparse.distributed import (
+    ShardedEmbedding,
+    ShardedSparseTensor,
+    load_checkpoint,
+    save_checkpoint,
+    traffic,
+)
+from gradmend.sparse.dynamic import RigL
+from gradmend.sparse.nn import (
+    GraphAttention,
+    SparseConv2d,
+    SparseEmbedding,
+    SparseEmbeddingBag,
+    SparseFeatureMap,
+    SparseLinear,
+    SubmanifoldConv2d,
+    clip_grad_norm_,
+)
+from gradmend.sparse.optim import RowAdam, RowAdamW
+
+FOLDER = Path(sys.argv[1])
+CHECKS: dict[str, Callable[[], None]] = {}
+
+
+def check(f: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[f.__name__] = f
+    return f
+
+
+def world() -> int:
+    return dist.get_world_size()
+
+
+def share(x: Tensor) -> Tensor:
+    """This rank's part of a batch."""
+    return x.chunk(world())[dist.get_rank()]
+
+
+class Net(nn.Module):
+    """All kinds of sparse parameters, some of which no rank uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = SparseEmbedding(40, 12)
+        self.bag = SparseEmbeddingBag(40, 12)
+        self.linear = SparseLinear(12, 10, 0.3)
+        self.conv = SparseConv2d(1, 2, 3, padding=1, density=0.5)
+        self.unused = SparseLinear(4, 4, 0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.table(ids[:, 0]) + self.bag(ids)
+        h = self.linear(torch.tanh(h))
+        return self.conv(h[:, None, :, None]).flatten(1)
+
+
+def ids_of(step: int, bound: int = 40) -> Tensor:
+    return torch.randint(0, bound, (16, 3), generator=torch.Generator().manual_seed(step))
+
+
+def same(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def refused(words: str, f: Callable[[], Any]) -> None:
+    said = ""
+    try:
+        f()
+    except SparseError as error:
+        said = str(error)
+    assert words in said, said
+
+
+@check
+def ddp_trains_as_one_process() -> None:
+    torch.manual_seed(0)
+    net = Net()
+    alone = copy.deepcopy(net)
+    ddp = DDP(net, find_unused_parameters=True)
+    mine, theirs = RowAdam(ddp.parameters(), lr=0.01), RowAdam(alone.parameters(), lr=0.01)
+    for step in range(10):
+        mine.zero_grad()
+        theirs.zero_grad()
+        ddp(share(ids_of(step))).square().mean().backward()
+        alone(ids_of(step)).square().mean().backward()
+        same(clip_grad_norm_(ddp.parameters(), 0.1), clip_grad_norm_(alone.parameters(), 0.1))
+        mine.step()
+        theirs.step()
+    for (name, a), (_, b) in zip(net.named_parameters(), alone.named_parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+class Dense(nn.Module):
+    """Layers whose parameters are dense tensors: what FSDP can shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SparseLinear(12, 33, 0.3), SparseLinear(33, 5, 0.4)
+        self.graph = GraphAttention(5, 4, heads=2)
+        self.conv = SubmanifoldConv2d(8, 3)
+        self.pattern = Pattern.random((16, 16), density=0.3, generator=torch.Generator().manual_seed(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.graph(self.pattern, self.second(torch.tanh(self.first(x))))
+        points = torch.stack([torch.zeros(16).long(), torch.arange(16) // 4, torch.arange(16) % 4], 1)
+        return self.conv(SparseFeatureMap.from_points(points, h, (4, 4), 1)).features
+
+
+@check
+def fsdp2_trains_as_one_process() -> None:
+    torch.manual_seed(0)
+    net = Dense()
+    alone = copy.deepcopy(net)
+    mesh = init_device_mesh("cpu", (world(),))
+    for layer in (net.first, net.second):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    mine, theirs = (
+        torch.optim.AdamW(net.parameters(), lr=0.01),
+        torch.optim.AdamW(alone.parameters(), lr=0.01),
+    )
+    for step in range(10):
+        x = torch.randn(
+            16, 12, generator=torch.Generator().manual_seed(step)
+        )  # all ranks the same: a graph is whole
+        for model, optimizer in ((net, mine), (alone, theirs)):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+        same(clip_grad_norm_(net.parameters(), 0.05), clip_grad_norm_(alone.parameters(), 0.05))
+        mine.step()
+        theirs.step()
+    whole = {k: p.full_tensor() for k, p in net.named_parameters()}
+    torch.testing.assert_close(
+        whole, {k: p.detach() for k, p in alone.named_parameters()}, rtol=1e-3, atol=1e-5
+    )
+
+
+@check
+def rigl_grows_alike_on_all_ranks() -> None:
+    torch.manual_seed(0)
+    net = SparseLinear(12, 10, 0.3)
+    alone = copy.deepcopy(net)
+    ddp = DDP(net)
+    mine, theirs = torch.optim.SGD(ddp.parameters(), lr=0.1), torch.optim.SGD(alone.parameters(), lr=0.1)
+    ours, single = RigL(ddp, mine, every=2, fraction=0.3), RigL(alone, theirs, every=2, fraction=0.3)
+    for step in range(6):
+        x = torch.randn(16, 12, generator=torch.Generator().manual_seed(step))
+        mine.zero_grad()
+        theirs.zero_grad()
+        ddp(share(x)).square().mean().backward()
+        alone(x).square().mean().backward()
+        mine.step()
+        theirs.step()
+        assert ours.step() == single.step()
+    assert net.weight.pattern == alone.weight.pattern
+    same(net.weight.values, alone.weight.values)
+
+
+@check
+def rows_are_sharded_and_halos_exchanged() -> None:
+    g = torch.Generator().manual_seed(0)
+    pattern = Pattern.random((37, 29), density=0.15, generator=g)
+    values = torch.randn(pattern.nnz, generator=g).requires_grad_()
+    X = torch.randn(29, 6, generator=g).requires_grad_()
+    out = SparseTensor(pattern, values) @ X
+    out.sin().sum().backward()
+
+    S = ShardedSparseTensor.scatter(SparseTensor(pattern, values.detach()))
+    w = S.values().clone().requires_grad_()
+    x = S.cols.mine(X.detach()).clone().requires_grad_()
+    traffic.take()
+    mine = S.with_values(w) @ x
+    sent = traffic.take()
+    low, high = S.rows.bounds()
+    same(mine, out[low:high])
+    mine.sin().sum().backward()
+    same(x.grad, S.cols.mine(X.grad))
+    row = pattern.row
+    same(w.grad, values.grad[(row >= low) & (row < high)])
+    # Only rows that others have entries for were sent, each once.
+    want = 0
+    for other in range(world()):
+        a, b = S.rows.bounds(other)
+        cols = pattern.col[(row >= a) & (row < b)].unique()
+        c, d = S.cols.bounds()
+        want += 0 if other == dist.get_rank() else int(((cols >= c) & (cols < d)).sum())
+    assert sent == want * 6 * 4, (sent, want)
+    whole = (S @ S.cols.wrap(x)).full_tensor()
+    same(whole, out.detach())
+    refused("was given 99", lambda: S @ x[:1].expand(99, -1))
+
+
+class Tower(nn.Module):
+    def __init__(self, table: nn.Module) -> None:
+        super().__init__()
+        self.table, self.head = table, nn.Linear(6, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.table(ids).sum(1))
+
+
+def towers(rows: int) -> tuple[Tower, Tower]:
+    torch.manual_seed(0)
+    alone = Tower(SparseEmbedding(rows, 6))
+    mine = Tower(ShardedEmbedding(rows, 6, full=alone.table.weight.detach()))
+    mine.head.load_state_dict(alone.head.state_dict())
+    return mine, alone
+
+
+def advance(mine: Tower, optimizer: Any, steps: range, rows: int) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        mine(share(ids_of(step, rows))).square().mean().backward()
+        for p in mine.head.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= world()
+        optimizer.step()
+
+
+def advance_alone(alone: Tower, optimizer: Any, steps: range, rows: int) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        alone(ids_of(step, rows)).square().mean().backward()
+        optimizer.step()
+
+
+@check
+def sharded_tables_train_as_whole_ones() -> None:
+    for rows in (50, 5):  # of 5 rows some ranks have none
+        mine, alone = towers(rows)
+        ours, theirs = RowAdamW(mine.parameters(), lr=0.05), RowAdamW(alone.parameters(), lr=0.05)
+        advance(mine, ours, range(8), rows)
+        advance_alone(alone, theirs, range(8), rows)
+        same(mine.table.weight, mine.table.shards.mine(alone.table.weight.detach()))
+        touched = ours.state_dict()["state"][0].get("rows", torch.empty(0))
+        assert touched.numel() <= mine.table.shards.count
+    refused("ids go from 7 to 7", lambda: mine.table(torch.tensor([7])))
+    refused("ranks disagree", lambda: ShardedEmbedding(10 + dist.get_rank(), 4))
+
+
+@check
+def a_checkpoint_of_these_ranks_is_loaded() -> None:
+    """Saved here; the test loads it with other numbers of ranks by CHECK=load."""
+    rows = 50
+    mine, _ = towers(rows)
+    optimizer = RowAdamW(mine.parameters(), lr=0.05)
+    advance(mine, optimizer, range(4), rows)
+    place = FOLDER / f"by-{world()}"
+    save_checkpoint(place, 4, mine, optimizer)
+    resume(place)
+
+
+def resume(place: Path) -> None:
+    rows = 50
+    mine, alone = towers(rows)
+    with torch.no_grad():
+        mine.table.weight.zero_()
+        mine.head.weight.zero_()
+    optimizer = RowAdamW(mine.parameters(), lr=0.9)
+    assert load_checkpoint(place, mine, optimizer) == 4
+    advance(mine, optimizer, range(4, 8), rows)
+    theirs = RowAdamW(alone.parameters(), lr=0.05)
+    advance_alone(alone, theirs, range(8), rows)
+    same(mine.table.weight, mine.table.shards.mine(alone.table.weight.detach()))
+    same(dict(mine.head.named_parameters()), dict(alone.head.named_parameters()))
+
+
+@check
+def sparse_patterns_are_in_the_checkpoint() -> None:
+    torch.manual_seed(dist.get_rank() * 0 + 1)
+    net = SparseLinear(8, 8, 0.4)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    place = FOLDER / f"pattern-{world()}"
+    save_checkpoint(place, 1, net, optimizer)
+    other = SparseLinear(8, 8, 0.2)
+    load_checkpoint(place, other, torch.optim.Adam(other.parameters()))
+    assert other.weight.pattern == net.weight.pattern
+    same(other(torch.ones(2, 8)), net(torch.ones(2, 8)))
+    refused("does not fit the model", lambda: load_checkpoint(place, SparseLinear(9, 8, 0.2)))
+    refused("does not fit the model", lambda: load_checkpoint(place, nn.Linear(8, 8)))
+
+
+def die_while_saving() -> None:
+    """Rank 1 ends while the second checkpoint is written: the first is still the one that is loaded."""
+    rows = 50
+    mine, _ = towers(rows)
+    optimizer = RowAdamW(mine.parameters(), lr=0.05)
+    advance(mine, optimizer, range(4), rows)
+    place = FOLDER / "killed"
+    save_checkpoint(place, 4, mine, optimizer)
+    advance(mine, optimizer, range(4, 6), rows)
+    if dist.get_rank() == 1:
+        from gradmend.sparse.distributed import checkpoint
+
+        real = checkpoint.dcp_save
+
+        def half(*args: Any, **kwargs: Any) -> None:
+            real(*args, **kwargs)
+            os._exit(9)
+
+        checkpoint.dcp_save = half
+    save_checkpoint(place, 6, mine, optimizer)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    told: dict[str, str] = {}
+    if sys.argv[2] == "die":
+        die_while_saving()
+    elif sys.argv[2].startswith("load:"):
+        resume(FOLDER / sys.argv[2].removeprefix("load:"))
+        told["loaded"] = "ok"
+    else:
+        for name, f in CHECKS.items():
+            try:
+                f()
+                told[name] = "ok"
+            except Exception:
+                told[name] = traceback.format_exc()
+            dist.barrier()
+    (FOLDER / f"{sys.argv[2].replace(':', '-')}-{world()}-{dist.get_rank()}.json").write_text(
+        json.dumps(told)
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

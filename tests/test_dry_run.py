@@ -1,0 +1,174 @@
+"""Dry runs: the verdicts of watch(), on tensors that have no values."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gradmend
+
+
+class Block(torch.nn.Module):
+    def __init__(self, wide: int, broken: bool) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(wide, 4 * wide), torch.nn.Linear(4 * wide, wide)
+        self.norm = torch.nn.LayerNorm(wide)
+        self.broken = broken
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(self.norm(x)).sigmoid()
+        if self.broken:
+            h += 1
+        return x + self.b(h)
+
+
+def programs() -> dict[str, Any]:
+    def kept_output(x: torch.Tensor) -> torch.Tensor:
+        return x.exp().add_(1)
+
+    def kept_input(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        out = y * y
+        y.zero_()
+        return out
+
+    def data(x: torch.Tensor) -> torch.Tensor:
+        h = x.exp()
+        h.data.add_(1)
+        return h
+
+    def another_row(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        out = y[0] ** 2
+        y[1:].mul_(10)
+        return out
+
+    def harmless(x: torch.Tensor) -> torch.Tensor:
+        y = x + 2
+        y.add_(1)
+        return y
+
+    def buffer(x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(4, 4)
+        for k in range(1, 4):
+            h[k] = h[k - 1] * x[k]
+        return h
+
+    def second(x: torch.Tensor) -> None:
+        loss = (x * x).sum()
+        loss.backward()
+        loss.backward()
+
+    return {f.__name__: f for f in (kept_output, kept_input, data, another_row, harmless, buffer, second)}
+
+
+@pytest.mark.parametrize("name", programs())
+def test_the_same_verdict_as_a_real_run(name: str) -> None:
+    """Same kinds, same lines to look at."""
+    fn = programs()[name]
+    x = torch.rand(4, 4, requires_grad=True)
+    dry = gradmend.dry_run(fn, x)
+    assert x.grad is None
+    culprits: list[Any] = []
+    real = torch.rand(4, 4, requires_grad=True)
+    try:
+        with gradmend.watch() as session:
+            out = fn(real)
+            if out is not None:
+                out.sum().backward()
+    except gradmend.ConflictError:
+        pass
+    except RuntimeError as error:
+        session.conflicts.append(gradmend.errors.attached(error))  # type: ignore[attr-defined]
+    culprits = [(c.kind, c.culprits[:1]) for c in session.conflicts]
+    assert culprits[:1] == [(c.kind, c.culprits[:1]) for c in dry.conflicts][:1]
+    assert dry.outcome == (
+        "conflict" if any(kind != "refused-but-right" for kind, _ in culprits) else "clean"
+    )
+
+
+def test_a_real_model_is_copied_without_its_values_and_left_alone() -> None:
+    model = Block(8, True)
+    before = [p.clone() for p in model.parameters()]
+    session = gradmend.dry_run(model, torch.ones(2, 8))
+    assert session.outcome == "conflict" and len(session.conflicts) == 1
+    assert session.conflicts[0].saved is not None and session.conflicts[0].saved.op == "sigmoid"
+    assert all(p.grad is None and torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert gradmend.dry_run(Block(8, False), torch.ones(2, 8)).outcome == "clean"
+
+
+def test_a_whole_step_with_its_optimizer() -> None:
+    def step() -> None:
+        model = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        optimizer = torch.optim.AdamW(model.parameters())
+        first, second = model(torch.ones(2, 3, 16)).sum(), model(torch.ones(2, 5, 16)).sum()
+        first.backward()
+        optimizer.step()
+        second.backward()
+
+    session = gradmend.dry_run(step)
+    assert session.outcome == "conflict"
+    lines = {c.culprits[0].line for c in session.conflicts if c.kind == "error"}
+    assert lines == {step.__code__.co_firstlineno + 5}, "the optimizer's step"
+
+
+def test_where_a_value_is_asked_for_it_says_so() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x * 2
+        return x
+
+    session = gradmend.dry_run(fn, torch.ones(3, requires_grad=True))
+    assert session.outcome == "failed" and session.error is not None
+    assert "asks for a value" in session.error["message"]
+    assert session.error["line"] == fn.__code__.co_firstlineno + 1
+
+
+BIG = """\
+import torch
+
+class Layer(torch.nn.Module):
+    def __init__(self, wide):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(wide, wide, bias=False) for _ in range(4))
+        self.up, self.down = torch.nn.Linear(wide, 4 * wide), torch.nn.Linear(4 * wide, wide)
+        self.norm = torch.nn.LayerNorm(wide)
+
+    def forward(self, x):
+        y = self.norm(x)
+        a = (self.q(y) @ self.k(y).mT).softmax(-1)
+        a *= 2
+        x = x + self.o(a @ self.v(y))
+        return x + self.down(self.up(x).relu())
+
+def step():
+    model = torch.nn.Sequential(*(Layer(8192) for _ in range(88)))
+    print(sum(p.numel() for p in model.parameters()) // 10**9, "billion")
+    return model, torch.ones(1, 2048, 8192)
+"""
+
+
+def test_seventy_billion_parameters(tmp_path: Path) -> None:
+    (tmp_path / "big.py").write_text(BIG)
+    words = [sys.executable, "-m", "gradmend", "dry-run", "--report", "out.json", "big.py:step"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1, done.stderr
+    assert "70 billion" in done.stdout and "conflict, 1 conflict" in done.stdout
+    assert "big.py:13" in done.stderr and "a *= 2" in done.stderr
+    assert "not decided without values" in done.stdout
+    # All children of this process so far; torch itself takes some 300 MB.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4_000_000
+
+
+@pytest.mark.parametrize("target", ["big", "nowhere:step", "big.py:nothing"])
+def test_bad_targets_are_one_line(tmp_path: Path, target: str) -> None:
+    (tmp_path / "big.py").write_text("x = 1\n")
+    words = [sys.executable, "-m", "gradmend", "dry-run", target]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("gradmend: ") and done.stderr.count("\n") == 1
