@@ -77,6 +77,7 @@ def test_files_of_the_standard_library() -> None:
         b"import torch\r\nx = torch.ones(1)\r\nx += 1\r\n",
         b"import torch\nfrom . import *\nfrom .. import x\nimport a.b.c as d\nx += 1\n",
         b"import torch\nclass A(A): pass\nclass B(C): pass\nclass C(B): pass\nB().x += 1\n",
+        b"import torch\ndef f(x):\n  x[()] = 1\n  x[()] += x[()]\n  del x[()]\n",
         b"import torch\ndef f(x): return f(f(x))\ny = f(torch.ones(2))\ny += 1\n",
         b"import torch\na = b = c = torch.ones(2)\na, *b, c = a, b\nb[c][a] += 1\ndel a, b\na += 1\n",
         b"import torch\nx = [x for x in x for x in x if x]\nx[0] += 1\nlambda *a, **k: a\nasync def f():\n  async with a as b: await b\n",

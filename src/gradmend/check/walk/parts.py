@@ -207,7 +207,7 @@ class Parts:
 def _array_like(at: ast.expr) -> bool:
     parts = at.elts if isinstance(at, ast.Tuple) else [at]
     return (
-        len(parts) > 1
+        len(parts) != 1  # x[()] too
         or isinstance(parts[0], (ast.Slice, ast.Compare))
         or (isinstance(parts[0], ast.Constant) and parts[0].value is Ellipsis)
     )
