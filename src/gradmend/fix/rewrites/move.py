@@ -110,6 +110,9 @@ def _moves(tree: Tree, written: cst.CSTNode, asked: cst.CSTNode) -> Iterator[tup
             for later in body[goal + 1 :]:
                 if ".backward(" in tree.code(later):
                     yield unit, later
+        loop = tree.parent(block)
+        if here > goal and isinstance(loop, (cst.For, cst.While)):
+            yield unit, loop  # the next iteration's backward needs the old values: once, after all of them
         return
 
 
@@ -150,7 +153,11 @@ def moved(tree: Tree, units: Sequence[cst.CSTNode], below: cst.CSTNode) -> str |
         while first > 1 and _comment_of(tree, first - 1, tree.indent(unit)):
             first -= 1
         start, end = tree.offset(first, 0), tree.offset(last + 1, 0)
-        block += tree.text[start:end]
+        inner, outer = tree.indent(unit), tree.indent(below)
+        block += "".join(
+            outer + line.removeprefix(inner) if line.startswith(inner) else line
+            for line in tree.text[start:end].splitlines(keepends=True)
+        )
         if not block.endswith(("\n", "\r")):
             block += tree.newline
         cuts.append((start, end, ""))
