@@ -111,9 +111,15 @@ def _moves(tree: Tree, written: cst.CSTNode, asked: cst.CSTNode) -> Iterator[tup
                 if ".backward(" in tree.code(later):
                     yield unit, later
         loop = tree.parent(block)
-        if here > goal and isinstance(loop, (cst.For, cst.While)):
-            yield unit, loop  # the next iteration's backward needs the old values: once, after all of them
+        if here > goal and isinstance(loop, cst.For) and _goes_over(loop, asked):
+            yield unit, loop  # the next loss needs the old values: once, after all of them
         return
+
+
+def _goes_over(loop: cst.For, asked: cst.CSTNode) -> bool:
+    """`for loss in losses: loss.backward()`: the losses were made before."""
+    call = asked.value if isinstance(asked, cst.Expr) else None
+    return isinstance(call, cst.Call) and syntax.root_name(call) in {n.value for n in _names(loop.target)}
 
 
 def _needed(tree: Tree, unit: cst.CSTNode, between: Sequence[cst.CSTNode]) -> bool:
