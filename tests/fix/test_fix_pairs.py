@@ -28,7 +28,8 @@ def facts(text: str, write: int) -> Facts:
     saves, backwards = marked(text, "SAVE"), marked(text, "BACKWARD")
     return Facts(
         kind="silent",
-        message="a leaf; a second time; a view created in no_grad mode; a checkpointed region",
+        message="a leaf; a second time; a view created in no_grad mode; a checkpointed region; its base or another view; "
+        "multiple views",
         writes=(Event("", None, (Place("f.py", write),)),),
         saved=Event("", None, (Place("f.py", saves[0]),), direct=False) if saves else None,
         backward=tuple(Place("f.py", n) for n in backwards),

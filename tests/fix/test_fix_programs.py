@@ -38,18 +38,10 @@ def test_ambiguity_is_told_not_guessed(name: str, plan: Callable[[str], Plan], r
     assert found.status == "unproven" and found.verdict is None
     assert "ambiguous" in found.message and "truncated" in found.message
     (option,) = found.options
-    assert option.candidate.kind == "detach" and "changes by" in option.told
+    assert option.candidate.kind == "detach" and "%" in option.told
     (text,) = option.sources.values()
     wanted = printed(runner((PROGRAMS / f"{name}.good.py").read_text()))
     assert wanted and printed(runner(text)) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-
-
-def test_the_gradient_at_the_new_parameters_is_an_option(plan: Callable[[str], Plan]) -> None:
-    found = plan((PROGRAMS / "gan_step_between.bad.py").read_text())
-    assert found.status == "proven"
-    (option,) = found.options
-    assert option.candidate.kind == "recompute" and "the loss of backward call" in option.told
-    assert option.sources != found.sources
 
 
 def test_saving_for_backward_is_an_option_beside_the_fix(

@@ -94,9 +94,10 @@ loss.backward()
         ["scale = log_scale.mul_(0.5).tanh_().add(1.0)"],
     ),
     "tabs_and_spaces": (
-        "\nx = torch.ones(2, requires_grad=True)\nfor i in range(2):\n        if i == 0:\n        \ty = x.exp()\n        else:\n\t    y += 1\ny.sum().backward()\n",
-        ["\t    y = y + 1"],
-        ["\t    y += 1"],
+        "class N(nn.Module):\n    def forward(self, x):\n        for i in range(2):\n        \tif i == 0:\n        \t\ty = x.exp()\n"
+        "        \telse:\n\t            y += 1\n        return y\n\nx = torch.ones(2, requires_grad=True)\nN()(x).sum().backward()\n",
+        ["\t            y = y + 1"],
+        ["\t            y += 1"],
     ),
     "update_by_hand": (
         """
@@ -167,7 +168,7 @@ x = torch.randn(2, 4)
 h = torch.relu(lin(x))
 kept = h
 h += x
-(kept ** 2).sum().backward()
+((kept ** 2).sum() + h.sum()).backward()
 """
     found = plan(HEAD + program)
     assert found.status == "proven" and "torch.relu(lin(x)).clone()" in next(iter(found.sources.values()))

@@ -250,7 +250,7 @@ class Planner:
             told = diagnose.sparse_words(plain)
             if told:
                 return Plan("stuck", told)
-            return Plan("stuck", f"the program fails for another reason: {plain.why}")
+            return Plan("stuck", f"the program fails for another reason: {plain.why}{plain.place}")
         return None
 
     # -- the search --------------------------------------------------------------------------------
@@ -347,7 +347,9 @@ class Planner:
         if kind == "no_grad":
             return judge.basis == "update"  # else it would cut what is part of the forward
         if kind == "clone_parameters":
-            return self.by_copies  # right, and nothing that a reviewer would take
+            return (
+                facts.rule not in diagnose.UPDATES or self.by_copies
+            )  # right, and nothing that a reviewer would take
         if kind == "recompute":
             return judge.oracle is not None and not chosen and (judge.stale or not facts.second)
         if kind == "second_backward":

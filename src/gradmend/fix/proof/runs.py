@@ -45,6 +45,11 @@ class Run:
             return said or f"{self.error.get('type')}: {lines[0] if lines else ''}"
         return self.outcome
 
+    @property
+    def place(self) -> str:
+        at = (self.error or {}).get("stack") or []
+        return f" ({Path(at[0]['file']).name}:{at[0]['line']})" if at else ""
+
     def chain(self) -> tuple[Place, ...]:
         return places((self.error or {}).get("stack") or [])
 

@@ -110,7 +110,16 @@ def _moves(tree: Tree, written: cst.CSTNode, asked: cst.CSTNode) -> Iterator[tup
             for later in body[goal + 1 :]:
                 if ".backward(" in tree.code(later):
                     yield unit, later
+        loop = tree.parent(block)
+        if here > goal and isinstance(loop, cst.For) and _goes_over(loop, asked):
+            yield unit, loop  # the next loss needs the old values: once, after all of them
         return
+
+
+def _goes_over(loop: cst.For, asked: cst.CSTNode) -> bool:
+    """`for loss in losses: loss.backward()`: the losses were made before."""
+    call = asked.value if isinstance(asked, cst.Expr) else None
+    return isinstance(call, cst.Call) and syntax.root_name(call) in {n.value for n in _names(loop.target)}
 
 
 def _needed(tree: Tree, unit: cst.CSTNode, between: Sequence[cst.CSTNode]) -> bool:
@@ -150,7 +159,11 @@ def moved(tree: Tree, units: Sequence[cst.CSTNode], below: cst.CSTNode) -> str |
         while first > 1 and _comment_of(tree, first - 1, tree.indent(unit)):
             first -= 1
         start, end = tree.offset(first, 0), tree.offset(last + 1, 0)
-        block += tree.text[start:end]
+        inner, outer = tree.indent(unit), tree.indent(below)
+        block += "".join(
+            outer + line.removeprefix(inner) if line.startswith(inner) else line
+            for line in tree.text[start:end].splitlines(keepends=True)
+        )
         if not block.endswith(("\n", "\r")):
             block += tree.newline
         cuts.append((start, end, ""))

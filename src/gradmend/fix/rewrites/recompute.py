@@ -53,7 +53,7 @@ def _after(
                     told = " and ".join(map(str, lines)) if len(lines) < 3 else f"{lines[0]} to {lines[-1]}"
                     title = f"compute line{'s' * (len(lines) > 1)} {told} again after line {place.line}"
                     yield Candidate(title, "recompute", RANK, {place.file: text}, NOTE)
-                return
+                    return
 
 
 def _line(tree: Tree, place: Place) -> cst.CSTNode | None:

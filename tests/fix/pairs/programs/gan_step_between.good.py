@@ -16,13 +16,14 @@ g_opt, d_opt = torch.optim.SGD(G.parameters(), lr=0.1), torch.optim.SGD(D.parame
 losses = []
 for it in range(3):
     fake = G(torch.randn(6, 3))
-    score = torch.func.functional_call(D, {n: p.clone() for n, p in D.named_parameters()}, (fake,))
+    score = D(fake)
     d_loss = F.softplus(score).mean() + F.softplus(-D(torch.randn(6, 4))).mean()
     g_loss = F.softplus(-score).mean()
     d_opt.zero_grad()
     d_loss.backward(retain_graph=True)
     d_opt.step()
     g_opt.zero_grad()
+    g_loss = F.softplus(-D(fake)).mean()
     g_loss.backward()
     g_opt.step()
     losses += [d_loss.item(), g_loss.item()]

@@ -27,10 +27,10 @@ class Trainer:
         self.losses.append(loss.item())
 
     def run(self, x):
-        out = torch.func.functional_call(self.net, {n: p.clone() for n, p in self.net.named_parameters()}, (x,))
+        out = self.net(x)
         a, b = out.pow(2).mean(), (out - 1).abs().mean()
-        self.update(a, retain_graph=True)
-        self.update(b)
+        self.update(a)
+        self.update((self.net(x) - 1).abs().mean())
 
 
 trainer = Trainer(net, opt)
