@@ -317,3 +317,16 @@ def test_a_fix_keeps_tabs_line_ends_and_a_missing_last_one(folder: Path, before:
     fixed = (folder / "odd.py").read_bytes().decode()
     assert after in fixed and fixed.endswith(tail)
     compile(fixed, "odd.py", "exec")
+
+
+def test_a_fix_goes_through_a_link_and_says_where_it_may_not_write(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "link.py").symlink_to("bad.py")
+    assert main(["check", "link.py", "--fix"]) == 0
+    assert (folder / "link.py").is_symlink() and "y.clone()" in (folder / "bad.py").read_text()
+    (folder / "bad.py").write_text(BAD)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write anywhere
+    assert main(["check", "bad.py", "--fix"]) == 1
+    assert "can't write it: Permission denied" in capsys.readouterr().err
+    assert (folder / "bad.py").read_text() == BAD

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gradmend.sparse import Pattern, SparseTensor
+from gradmend.sparse.ops.elementwise.unary import KEEPS_ZERO_NN
 
 Oracle = Callable[..., Any]
 
@@ -30,6 +31,8 @@ def stored(S: SparseTensor) -> Tensor:
 
 
 def of_torch(name: str) -> Any:
+    if name in KEEPS_ZERO_NN:
+        return getattr(F, name)
     for home in (Tensor, torch, F, torch.special, torch.linalg, torch.sparse):
         if callable(found := getattr(home, name, None)):
             return found
@@ -75,6 +78,8 @@ def _at_stored(f: Oracle) -> Oracle:
 def _softmax(log: bool) -> Oracle:
     def want(S: SparseTensor, dim: int, dtype: Any = None) -> Any:
         there = stored(S)
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise TypeError(dtype)
         X = dense(S) if dtype is None else dense(S).to(dtype)
         kind = X.dtype
         if not kind.is_floating_point:

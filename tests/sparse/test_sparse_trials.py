@@ -543,6 +543,8 @@ def test_torchs_own_clipping_takes_sparse_tensors(places: Any, clip: Any) -> Non
     assert told is expected is None or torch.equal(told, expected)
     assert torch.equal(v.grad, w.grad) and torch.equal(p.grad, q.grad)
     assert torch.equal(nn.utils.get_total_norm([S.grad]), nn.utils.get_total_norm([w.grad]))
+    told, expected = clip(S, 0.1), clip(w, 0.1)  # one alone, which is no list of its rows
+    assert (told is expected is None or torch.equal(told, expected)) and torch.equal(v.grad, w.grad)
 
 
 # Ranks

@@ -39,6 +39,7 @@ def story(report: Path, home: Path) -> None:
     from gradmend.report.saved import read
 
     os.chdir(home)
+    sys.modules["__main__"].__file__ = str(home / "train.py")  # the story names the program that runs
     words = words_of(read(str(report)).conflicts[0], colour=True, width=92)
     os.chdir(ROOT)
     console = Console(record=True, width=94, file=io.StringIO(), force_terminal=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
 import io
 import os
 import tokenize
@@ -53,11 +55,20 @@ def read(file: str) -> tuple[str, str]:
 
 
 def write(file: str, text: str, encoding: str) -> None:
+    """All of it or nothing, to the file that a link leads to. OSError where it may not be written."""
+    file = os.path.realpath(file)
+    if not os.access(file, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
     part = f"{file}.gradmend-{os.getpid()}"
-    with open(part, "wb") as handle:
-        handle.write(text.encode(encoding))
-    os.chmod(part, os.stat(file).st_mode)
-    os.replace(part, file)
+    try:
+        with open(part, "wb") as handle:
+            handle.write(text.encode(encoding))
+        os.chmod(part, os.stat(file).st_mode)
+        os.replace(part, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(part)
+        raise
 
 
 def diff(file: str, before: str, after: str) -> str:

@@ -57,7 +57,7 @@ CONSTANT = frozenset(
 FACTORIES = frozenset(
     """
     tensor zeros ones rand randn randint randperm empty full eye arange linspace logspace as_tensor normal tril_indices
-    triu_indices empty_strided scalar_tensor hann_window hamming_window from_file complex polar zeros_like ones_like
+    triu_indices empty_strided scalar_tensor hann_window hamming_window from_file zeros_like ones_like
     rand_like randn_like randint_like empty_like full_like new_zeros new_ones new_empty new_full new_tensor load
     """.split()
 )

@@ -146,7 +146,11 @@ def _rewrite(findings: list[Any], *, apply: bool) -> list[Any]:
         if not apply:
             sys.stdout.write(rewrite.diff(file, before, after))
         elif after != before:
-            rewrite.write(file, after, encoding)
+            try:
+                rewrite.write(file, after, encoding)
+            except OSError as error:
+                print(f"gradmend: {file}: can't write it: {error.strerror or error}", file=sys.stderr)
+                continue
             done.update(id(f) for f in mine)
     if apply and done:
         print(f"gradmend: {len(done)} fixed", file=sys.stderr)

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from gradmend.errors import UsageError
+from gradmend.report.colour import coloured
 
 _CODE = re.compile(r"GM\d+", re.IGNORECASE)
 _MOST_BYTES = 4_000_000  # of a log: its end is what matters
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             "it reads tracebacks, error messages, and codes such as GM101"
         )
     width = shutil.get_terminal_size((100, 24)).columns
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    colour = coloured(sys.stdout)
     print(words(conflict, colour=colour, width=min(width, 120)))
     return 0
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from gradmend.errors import UsageError
+from gradmend.report.colour import coloured
 
 
 def add_parser(commands: Any) -> None:
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"can't write {out}: there is no folder {folder}")
     sessions = [(rank_of(path, i), read(path)) for i, path in enumerate(args.sessions)]
     session = sessions[0][1] if len(sessions) == 1 else merged(sessions)
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    colour = coloured(sys.stdout)
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     for conflict in session.conflicts:
         print(words_of(conflict, colour=colour, width=width) + "\n")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
+from gradmend.cli.program import words_of, writable
 from gradmend.errors import UsageError
+
+_OWN = ("--heal", "--audit", "--audit-calls", "--report", "--html", "--paranoid", "--budget", "--retain")
 
 
 def add_parser(commands: Any) -> None:
@@ -51,17 +53,8 @@ def run(args: argparse.Namespace) -> int:
     from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 
-    words = args.module if args.module is not None else args.program
-    if not words:
-        raise UsageError(
-            "no program given: gradmend run SCRIPT [ARGS...], or gradmend run -m MODULE [ARGS...]"
-        )
-    if args.module is None and words[0].startswith("-"):
-        raise UsageError(f"unknown option {words[0]}: options of gradmend come before the script")
-    for out in (args.report, args.html):
-        folder = os.path.dirname(os.path.abspath(out)) if out else None
-        if folder and not os.path.isdir(folder):
-            raise UsageError(f"can't write {out}: there is no folder {folder}")
+    words = words_of(args, "run", _OWN)
+    writable(args.report, args.html)
     options = Options(
         target=words[0],
         args=tuple(words[1:]),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gradmend.fix.facts import Event, Facts, Place, from_json
 from gradmend.fix.proof.forgive_words import CHANGED, SECOND, ours, refused
 from gradmend.fix.proof.runs import Run, places
 from gradmend.rules._messages import recognise
+
+UPDATES = frozenset({"GM104", "GM105", "GM203"})  # parameters were written between forward and backward
 
 
 def harmful(healed: Run) -> list[dict[str, Any]]:
@@ -64,7 +67,16 @@ def facts_of(plain: Run, healed: Run | None) -> list[Facts]:
         message = str((plain.error or {}).get("message"))
         found.append(Facts(message=message, writes=events, backward=plain.chain(), second=True))
     conflicts = harmful(healed) if healed else []
-    return [*found, *(from_json(c, _backward(c, healed)) for c in conflicts)]
+    told = [from_json(c, _backward(c, healed)) for c in conflicts]
+    return [*found, *(replace(f, others=_others(f, told)) for f in told)]
+
+
+def _others(facts: Facts, told: list[Facts]) -> tuple[Event, ...]:
+    """Updates of other parameters, told as conflicts of their own."""
+    if facts.rule not in UPDATES:
+        return ()
+    every = [w for f in told if f.rule in UPDATES for w in f.writes if w not in facts.writes]
+    return tuple({w.chain: w for w in every}.values())
 
 
 def _backward(conflict: dict[str, Any], healed: Run | None) -> tuple[Place, ...]:

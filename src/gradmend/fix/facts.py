@@ -48,6 +48,7 @@ class Facts:
     backward: tuple[Place, ...] = ()
     second: bool = False  # a graph's second backward, not an overwritten value
     forward: bool = False  # the forward itself was refused
+    others: tuple[Event, ...] = ()  # writes of other conflicts, which may have to move together with these
 
     @property
     def files(self) -> tuple[str, ...]:

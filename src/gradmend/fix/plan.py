@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 from gradmend.errors import UsageError
 from gradmend.fix import blind, diagnose
 from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts
-from gradmend.fix.oracle import Oracles
-from gradmend.fix.proof.compare import Verdict, compare
+from gradmend.fix.oracle import CONFIRMED, Oracles
+from gradmend.fix.proof.compare import Verdict, effect
 from gradmend.fix.proof.joined import Lines
 from gradmend.fix.proof.judge import WORDS, Basis, Judge
 from gradmend.fix.proof.runs import Run, Runner
 from gradmend.fix.proof.scratch import user_files
-from gradmend.fix.rewrites import options, propose, save_for_backward
+from gradmend.fix.rewrites import options, propose, recompute, save_for_backward, syntax
 from gradmend.fix.text import Text, read
 
-STEPPED = "GM104"  # parameters were updated between forward and backward
+_LONGER = 4  # times the plain run's time, for each trial
+_ALL_TRIALS = 3  # times the limit of one trial, for all of them together
 _DEPTH = 12  # conflicts fixed one after the other
 _TRIALS = 60  # candidates tried for one conflict
+_SIDE_BY_SIDE = 2 if (os.cpu_count() or 1) > 1 else 1
 _STEPS = 4  # ways on from one program, when the first turn out to be dead ends
 
 
@@ -78,6 +83,8 @@ class Plan:
     conflicts: list[dict[str, Any]] = field(default_factory=list)
     facts: Facts | None = None
     options: list[Option] = field(default_factory=list)
+    seconds: float = 0.0  # what the plain run took
+    seeded: bool = False  # it draws its seed from the clock: in the trials it was a fixed one
     joined: tuple[Lines, ...] = ()  # backward calls of the original that are one now
 
 
@@ -89,16 +96,23 @@ class Planner:
         self.tried: list[Tried] = []
         self.ambiguous = ""
         self.suspects: list[Facts] = []  # where no ledger saw the write
+        self.by_copies = False  # edits that are right, and only ever an option, are tried too
+        self.out_of_time = False
+        self.obvious: list[Option] = []
 
     def plan(self) -> Plan:
         self.tell("running the program under plain PyTorch")
         plain = self.runner.run({}, "plain")
+        self._take_time(plain)
         self._load(plain)
         done = self._not_ours(plain)
         if done is not None:
             return done
         self.tell("healing it")
-        healed = self.runner.run({}, "heal")
+        retain = {"retain": diagnose.is_second(plain), "limit": min(self.runner.steps, CONFIRMED)}
+        healed, copies = self.runner.together([({}, "heal", {}), ({}, "copies", retain)])
+        if healed.outcome == "late":
+            return Plan("stuck", self._too_long("the healed run"))
         known = diagnose.facts_of(plain, healed)
         conflicts = healed.extra.get("conflicts", [])
         project = Project({f: t.text for f, t in self.texts.items()})
@@ -113,15 +127,17 @@ class Planner:
             if diagnose.is_changed(plain):
                 return Plan("unproven", f"no write was seen behind PyTorch's error: {plain.why}")
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
-        judge = Oracles(self.runner, self.tell, plain).choose(healed, known)
+        judge = Oracles(self.runner, self.tell, plain).choose(healed, known, copies)
         if isinstance(judge, str):
             return self._unproven(judge, project, known[0], conflicts)
         if plain.ran and judge.final(plain, {}).same:
             return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
         found = self._search(judge, project, plain, healed)
+        found.seeded, found.seconds = bool(plain.extra.get("seeded")), plain.seconds
         found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
         found.basis, found.facts = judge.basis, known[0]
         self._add_options(found, judge, project, known)
+        found.options += self.obvious
         return found
 
     def _add_options(self, plan: Plan, judge: Judge, project: Project, known: list[Facts]) -> None:
@@ -130,8 +146,8 @@ class Planner:
             self._add_guards(plan, judge, project, known)
         if self.ambiguous:
             ways = [c for f in known for c in options.carried(project, f)]
-        elif known[0].rule == STEPPED:
-            ways = list(options.recomputed(project, known[0]))
+        elif known[0].rule in diagnose.UPDATES and not any(c.kind == "recompute" for c in plan.chosen):
+            ways = list(recompute.propose(project, known[0]))
         else:
             return
         for candidate in ways[:_STEPS]:
@@ -142,7 +158,7 @@ class Planner:
             trial = self.runner.run(self._bytes(edited), "plain")
             if not trial.ran:
                 continue
-            told = compare(judge.oracle, trial).why or "the gradients are the same here"
+            told = effect(judge.oracle.calls, trial.calls)
             sources = self._changed(edited)
             plan.options.append(Option(candidate, sources, told))
             if self.ambiguous:
@@ -192,6 +208,14 @@ class Planner:
                 break
         return plan
 
+    def _take_time(self, plain: Run) -> None:
+        """A limit that grows with the program: a healed run takes longer than a plain one, which may stop early."""
+        self.runner.seconds = max(self.runner.seconds, _LONGER * plain.seconds)
+        self.until = max(self.until, time.monotonic() + _ALL_TRIALS * self.runner.seconds)
+
+    def _too_long(self, what: str) -> str:
+        return f"{what} did not end within {self.runner.seconds:.0f} s: give trials more by --time-limit"
+
     # -- first looks -------------------------------------------------------------------------------
     def _load(self, plain: Run) -> None:
         files = [f for f in plain.extra.get("files", []) if self.runner.scratch.editable(f)]
@@ -211,7 +235,8 @@ class Planner:
             seconds = f"{self.runner.seconds:g}"
             return Plan(
                 "stuck",
-                f"the program neither ends nor makes {self.runner.steps} backward calls in {seconds} s",
+                f"the program neither ends nor makes {self.runner.steps} backward calls in {seconds} s: give trials more "
+                "by --time-limit",
             )
         if plain.error and plain.error.get("type") == "EOFError":
             return Plan("stuck", "the program asks for input, which a trial run has none of")
@@ -231,8 +256,13 @@ class Planner:
     # -- the search --------------------------------------------------------------------------------
     def _search(self, judge: Judge, project: Project, plain: Run, healed: Run) -> Plan:
         found = self._solve(judge, project, plain, healed, [])
+        if found is None and judge.stale:
+            self.ambiguous = OPTIONS
         if found is None:
-            return Plan("unproven", self.ambiguous or "no candidate was proven")
+            why = "no candidate was proven"
+            if self.out_of_time:
+                why = self._too_long("the search")
+            return Plan("unproven", self.ambiguous or why)
         for candidate in found.chosen:
             project = project.edited(candidate.sources)
         changed = self._changed(project)
@@ -252,27 +282,23 @@ class Planner:
         second_best: Solved | None = None
         steps = 0
         for facts in self.suspects or diagnose.facts_of(plain, healed)[:3]:
-            for candidate in propose(project, facts)[:_TRIALS]:
-                if time.monotonic() > self.until:
-                    return second_best
-                if candidate.kind == "no_grad" and judge.basis != "update":
-                    continue  # would cut what is part of the forward
-                speaks = self._judge_of(judge, project, candidate)
-                if speaks is None:
-                    continue
-                self.tell(candidate.title)
+            for candidate, speaks, sources, trial in self._trials(judge, project, facts, chosen):
+                if second_best is not None and _is_update(second_best) and candidate.kind != "move":
+                    return second_best  # what is left costs more than a reviewer would take
                 edited = project.edited(candidate.sources)
-                sources = self._bytes(edited)
-                trial = self.runner.run(sources, "plain", **speaks.bounds)
                 moved = any(c.kind == "move" for c in [*chosen, candidate])
-                verdict = speaks.final(trial, sources, moved)
+                if candidate.kind == "recompute":
+                    verdict = speaks.recomputed(trial, sources, facts.second)
+                else:
+                    verdict = speaks.final(trial, sources, moved)
                 self.tried.append(Tried(candidate, verdict))
-                if verdict.same and verdict.exact:
+                if verdict.same and (verdict.exact or self._is_unread(verdict, project, edited)):
                     return Solved([*chosen, candidate], verdict, speaks)
                 if verdict.same:
                     if second_best is None and _tellable(candidate, verdict):
                         second_best = Solved([*chosen, candidate], verdict, speaks)
                     continue
+                self._note_obvious(candidate, trial, judge, edited)
                 if second_best is not None or steps >= _STEPS:
                     continue
                 after = self._progress(speaks, sources, plain, trial, healed, judge.done(plain))
@@ -285,6 +311,68 @@ class Planner:
             if second_best is not None:
                 break
         return second_best
+
+    def _note_obvious(self, candidate: Candidate, trial: Run, judge: Judge, edited: Project) -> None:
+        """The edit that one would write first runs, and changes what the forward computes: for the author to choose."""
+        if candidate.kind in _OBVIOUS and trial.ran and judge.oracle is not None and not self.obvious:
+            told = effect(judge.oracle.calls, trial.calls)
+            if told.startswith("the loss"):
+                note = "the forward computes something else"
+                self.obvious.append(Option(replace(candidate, note=note), self._changed(edited), told))
+
+    def _trials(
+        self, judge: Judge, project: Project, facts: Facts, chosen: list[Candidate]
+    ) -> Iterator[tuple[Candidate, Judge, dict[str, bytes], Run]]:
+        """Each candidate with its run under plain PyTorch, in order of rank; made a few at a time, side by side."""
+        found = [c for c in propose(project, facts)[:_TRIALS] if self._is_wanted(c, judge, facts, chosen)]
+        first, width = 0, 1  # the first is nearly always the one; only then are several worth their time
+        while first < len(found):
+            if time.monotonic() > self.until:
+                self.out_of_time = True
+                return
+            batch = []
+            for candidate in found[first : first + width]:
+                speaks = self._judge_of(judge, project, candidate)
+                if speaks is not None:
+                    batch.append((candidate, speaks, self._bytes(project.edited(candidate.sources))))
+            if batch:
+                self.tell(f"trial {first + 1} of {len(found)}: {batch[0][0].title}")
+                runs = self.runner.together([(sources, "plain", dict(s.bounds)) for _, s, sources in batch])
+                for (candidate, speaks, sources), trial in zip(batch, runs, strict=True):
+                    yield candidate, speaks, sources, trial
+            first, width = first + width, _SIDE_BY_SIDE
+
+    def _is_wanted(self, candidate: Candidate, judge: Judge, facts: Facts, chosen: list[Candidate]) -> bool:
+        kind = candidate.kind
+        if kind == "no_grad":
+            return judge.basis == "update"  # else it would cut what is part of the forward
+        if kind == "clone_parameters":
+            return self.by_copies  # right, and nothing that a reviewer would take
+        if kind == "recompute":
+            return judge.oracle is not None and not chosen and (judge.stale or not facts.second)
+        if kind == "second_backward":
+            return not judge.stale or self.by_copies  # it would go on with a graph of before the update
+        return True
+
+    def _is_unread(self, verdict: Verdict, project: Project, edited: Project) -> bool:
+        """Does the edit leave nothing else behind but a name that nobody reads any more?"""
+        if not all(c.startswith("named:") for c in verdict.changed):
+            return False
+        names = {re.split(r"\W", c.partition(":")[2])[0] for c in verdict.changed}
+        for file, text in edited.sources.items():
+            tree = project.tree(file)
+            if tree is None or text == project.sources[file]:
+                continue
+            old, new = tree.text.splitlines(), text.splitlines()
+            changes = [
+                c for c in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if c[0] != "equal"
+            ]
+            for _, first, last, _, _ in changes:
+                for line in range(first + 1, max(last, first + 1) + 1):
+                    for statement in tree.statements(line):
+                        if any(syntax.used_after(tree, statement, name) for name in names):
+                            return False
+        return True
 
     def _judge_of(self, judge: Judge, project: Project, candidate: Candidate) -> Judge | None:
         """An edit that joins backward calls is compared with the sum of what they gave."""
@@ -326,11 +414,19 @@ def _other_line(plain: Run, trial: Run) -> bool:
     return bool(a and b) and (a[0].file, a[0].line) != (b[0].file, b[0].line)
 
 
+_OBVIOUS = frozenset({"rebind", "inplace_flag", "functional", "out_argument"})
+_UPDATED = ("move", "recompute")  # they say where an update belongs
+
+
+def _is_update(found: Solved) -> bool:
+    return found.chosen[-1].kind in _UPDATED
+
+
 def _tellable(candidate: Candidate, verdict: Verdict) -> bool:
     """May a fix be offered that leaves other things behind? A moved update may: it names what it applies.
     Otherwise only if no parameter, buffer or output differs."""
     parts = {c.partition(":")[0] for c in verdict.changed}
-    return candidate.kind == "move" or parts <= {"named"}
+    return candidate.kind in _UPDATED or parts <= {"named"}
 
 
 __all__ = ["Option", "Plan", "Planner", "Tried"]

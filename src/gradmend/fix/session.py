@@ -15,8 +15,7 @@ from gradmend.fix.apply import apply
 from gradmend.fix.cost import Cost, measure
 from gradmend.fix.plan import Plan, Planner
 from gradmend.fix.proof.runs import Runner
-
-_ALL_TRIALS = 3  # times the limit of one trial, for all of them together
+from gradmend.report.colour import coloured, painted_diff
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +25,29 @@ class Outcome:
 
 
 def fix(
-    script: Path, argv: list[str], *, steps: int, seconds: float, write: bool, unsafe: bool, colour: bool
+    script: Path,
+    argv: list[str],
+    *,
+    steps: int,
+    seconds: float,
+    write: bool,
+    unsafe: bool,
+    colour: bool,
+    module: str | None = None,
+    allow: frozenset[str] = frozenset(),
 ) -> Outcome:
+    """`module`: run it as `python -m` would; `allow`: what trials may reach beside their copy (processes, network)."""
     cost: Cost | None = None
-    with _progress() as tell, Runner(script, argv, Path.cwd(), steps, seconds) as runner:
-        planner = Planner(runner, tell, _ALL_TRIALS * seconds)
+    with (
+        _progress() as tell,
+        Runner(script, argv, Path.cwd(), steps, seconds, module=module, allow=allow) as runner,
+    ):
+        planner = Planner(runner, tell, seconds)
         plan = planner.plan()
         if plan.status == "proven" and time.monotonic() < planner.until:
             tell("measuring the cost")
             encoded = {f: plan.original[f].encode(s) for f, s in plan.sources.items()}
-            cost = measure(runner, encoded, retain=plan.basis == "retained", series=plan.joined)
+            cost = measure(runner, encoded, plan.seconds, retain=plan.basis == "retained", series=plan.joined)
     patch = show.diff(plan.original, plan.sources)
     wanted = plan.status == "proven" or (unsafe and plan.status == "unproven" and bool(plan.sources))
     if patch and (wanted or plan.status == "unproven"):
@@ -66,23 +78,22 @@ def _say(plan: Plan, cost: Cost | None, written: bool, wanted: bool) -> int:
 
 
 def _print_diff(patch: str, colour: bool) -> None:
-    if not colour:
-        sys.stdout.write(patch)
-        return
-    from rich.console import Console
-    from rich.syntax import Syntax
-
-    Console().print(Syntax(patch, "diff", background_color="default"))
+    sys.stdout.write(painted_diff(patch) if colour else patch)
 
 
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """A line on stderr that says what is tried; nothing where nobody looks."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
+    """A line on stderr that says what is tried, and since when."""
+    began = time.monotonic()
+
+    def timed(text: str) -> str:
+        return f"{time.monotonic() - began:.0f} s: {text}"
+
+    if not coloured(sys.stderr) or not sys.stderr.isatty():
+        yield lambda text: print(f"gradmend: {timed(text)}", file=sys.stderr, flush=True)
         return
     from rich.console import Console
 
     console = Console(stderr=True)
     with console.status("starting") as status:
-        yield lambda text: status.update(text)
+        yield lambda text: status.update(timed(text))

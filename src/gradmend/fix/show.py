@@ -11,7 +11,7 @@ from gradmend.fix.plan import Plan, Tried
 from gradmend.fix.proof.judge import WORDS
 from gradmend.fix.text import Text
 
-_MOST_REJECTED = 6
+_MOST_REJECTED = 2
 
 
 def diff(original: dict[str, Text], sources: dict[str, str]) -> str:
@@ -19,7 +19,7 @@ def diff(original: dict[str, Text], sources: dict[str, str]) -> str:
     out: list[str] = []
     for file, new in sources.items():
         name = os.path.relpath(file) if not os.path.relpath(file).startswith("..") else file.lstrip("/")
-        old = original[file].text
+        old, new = original[file].as_typed(original[file].text), original[file].as_typed(new)
         lines = difflib.unified_diff(
             old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
         )
@@ -41,11 +41,17 @@ def proof(plan: Plan, cost: Cost | None) -> str:
         lines.append(
             f"proven: {what}{some} agree with {WORDS[plan.basis]}, from equal parameters in each call"
         )
+    elif any(c.startswith("forward:") for c in plan.verdict.changed):
+        lines.append(
+            f"proven: {what} are those of the forward that runs now; what comes before the update is as it was"
+        )
     else:
         lines.append(f"proven: {what} equal to rounding to {WORDS[plan.basis]}")
     if plan.verdict.exact and plan.basis != "differences":
         lines.append("        parameters, buffers and printed output are equal as well")
     lines += [f"told: {changed_words(name)}" for name in plan.verdict.changed[:5]]
+    if plan.seeded:
+        lines.append("told: the program draws its seed from the clock; in the trials it was a fixed one")
     if cost is not None:
         lines.append(f"cost: {cost}")
     lines += [f"note: {n}" for n in dict.fromkeys(c.note for c in plan.chosen if c.note)]
@@ -58,6 +64,8 @@ def proof(plan: Plan, cost: Cost | None) -> str:
 
 def changed_words(change: str) -> str:
     part, _, name = change.partition(":")
+    if part == "forward":
+        return f"the forward is computed again after the update: {name}"
     if part == "output":
         return "the program prints other values than under healing"
     if part == "named":
@@ -86,7 +94,7 @@ def _other_gradients(plan: Plan) -> list[str]:
 
 
 def _reasons(tried: list[Tried]) -> list[str]:
-    lines = [f"{t.candidate.title}: {t.verdict.why.splitlines()[0][:160]}" for t in tried[:_MOST_REJECTED]]
+    lines = [f"{t.candidate.title}: {t.verdict.why.splitlines()[0][:120]}" for t in tried[:_MOST_REJECTED]]
     if len(tried) > _MOST_REJECTED:
         lines.append(f"and {len(tried) - _MOST_REJECTED} more")
     return lines
@@ -96,7 +104,7 @@ def stuck(plan: Plan) -> str:
     """Found, and not proven."""
     lines = [plan.message]
     if plan.facts is not None:
-        lines.insert(0, f"found: {plan.facts.message.splitlines()[0]}")
+        lines.insert(0, f"found: {plan.facts.message.splitlines()[0].split('. ')[0]}")
     lines += _other_gradients(plan)
     lines += [f"rejected: {line}" for line in _reasons([t for t in plan.tried if not t.verdict.same])]
     return "\n".join(lines) + "\n"

@@ -8,6 +8,8 @@ import runpy
 import sys
 import tokenize
 import types
+import zipfile
+import zipimport
 from collections.abc import Callable, Sequence
 
 from gradmend.errors import UsageError
@@ -21,6 +23,8 @@ def script(path: str, args: Sequence[str]) -> Callable[[], None]:
         if not os.path.isfile(inner):
             raise UsageError(f"{path} is a directory without a __main__.py: give a script")
         return _prepared(inner, args, path, os.path.abspath(path))
+    if zipfile.is_zipfile(path):
+        return _zipped(path, args)
     return _prepared(path, args, path, os.path.dirname(os.path.abspath(path)))
 
 
@@ -32,16 +36,38 @@ def refuse_notebook(path: str) -> None:
         )
 
 
+def _zipped(path: str, args: Sequence[str]) -> Callable[[], None]:
+    """`python app.zip` runs the __main__ in it."""
+    try:
+        loader = zipimport.zipimporter(os.path.abspath(path))
+        code = loader.get_code("__main__")
+    except zipimport.ZipImportError as error:
+        raise UsageError(f"can't run {path}: {error}") from None
+
+    def go() -> None:
+        main = types.ModuleType("__main__")
+        main.__file__ = os.path.join(os.path.abspath(path), "__main__.py")
+        main.__loader__ = loader
+        main.__dict__["__builtins__"] = __builtins__
+        sys.modules["__main__"] = main
+        sys.argv[:] = [path, *args]
+        sys.path[0:1] = [os.path.abspath(path)]
+        exec(code, main.__dict__)
+
+    return go
+
+
 def _prepared(path: str, args: Sequence[str], argv0: str, first_on_path: str) -> Callable[[], None]:
     try:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror or error}") from None
+    absolute = os.path.abspath(path)  # as the interpreter has it since 3.9
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         data.decode(encoding)
-        code = compile(data, path, "exec", dont_inherit=True)
+        code = compile(data, absolute, "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"line {error.lineno}" if error.lineno else "unknown line"
         raise UsageError(f"{path}, {where}: {error.msg}: Python can't run it either") from None
@@ -50,7 +76,7 @@ def _prepared(path: str, args: Sequence[str], argv0: str, first_on_path: str) ->
 
     def go() -> None:
         main = types.ModuleType("__main__")
-        main.__file__ = path
+        main.__file__ = absolute
         main.__dict__["__builtins__"] = __builtins__
         main.__spec__ = None
         main.__dict__["__cached__"] = None

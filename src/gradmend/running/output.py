@@ -9,9 +9,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import TextIO
 
 from gradmend.model import Conflict, Session
+from gradmend.report.colour import coloured
 
 _MOST_STORIES = 5
 
@@ -81,15 +81,6 @@ def say(session: Session, stopped_by: Conflict | None = None) -> None:
 
 def count(number: int, thing: str) -> str:
     return f"{number} {thing}{'s' * (number != 1)}"
-
-
-def coloured(stream: TextIO) -> bool:
-    """Colours as other programs have them: NO_COLOR and TERM=dumb turn them off, FORCE_COLOR on."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR", "") not in ("", "0"):
-        return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def say_of_children(children: Sequence[tuple[str, Session]], alone: Sequence[str]) -> None:

@@ -74,8 +74,19 @@ def run_program(options: Options) -> int:
                 }
             finish()
 
+        def went() -> None:
+            from gradmend.capture.hooks.backward_calls import history
+
+            go()
+            name = os.path.basename(options.target)
+            if not history and not options.module and name.startswith("test_"):
+                print(
+                    f"gradmend: no backward() ran: a test file runs under pytest, gradmend run -m pytest {options.target}",
+                    file=sys.stderr,
+                )
+
         with torchrun.last_words(cut_off), children.following(replace(orders, folder=folder)) as alone:
-            code = _run(go, watching, session, finish, owner)
+            code = _run(went, watching, session, finish, owner)
         output.say_of_children(children.met(folder), alone)
         return code
 

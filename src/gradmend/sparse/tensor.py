@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -317,6 +318,9 @@ class SparseTensor(Methods):
         )
 
     def __iter__(self) -> Any:
+        if sys._getframe(1).f_globals.get("__name__") == "torch.nn.utils.clip_grad":
+            # It takes what is no Tensor for a list of parameters, and would find that rows have no gradients.
+            return iter((self,))
         return iter(self.unbind(0))
 
     def __repr__(self) -> str:

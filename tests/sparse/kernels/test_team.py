@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -107,3 +108,25 @@ def test_importing_the_kernels_does_not_import_numba() -> None:
         "import sys, gradmend.sparse.kernels; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+FORKED = """
+import os, sys, torch
+from gradmend.sparse import SparseTensor
+torch.set_num_threads(2)
+torch.randn(800, 800) @ torch.randn(800, 800)  # OpenMP's threads are there, and do not come along
+S = SparseTensor.from_coo([[2, 0, 1], [0, 1, 2]], torch.ones(3), (3, 3))
+want = S @ torch.ones(3, 2)
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(S @ torch.ones(3, 2), want) else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_small_product_in_a_forked_child_does_not_hang() -> None:
+    """torch's embedding_bag wakes OpenMP's threads for any length, and waits for ever where there are none."""
+    env = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", FORKED], env=env, timeout=120, check=False)
+    assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""What a live edit is, once edits.py has seen one: which elements of which node's output changed outside autograd."""
+"""What a live edit is, once live_edits.py has seen one: which elements of which node's output changed outside autograd."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ from typing import Any
 import torch
 
 from gradmend.capture.ledger.entries import Written, next_number
-from gradmend.capture.memory.layouts import Layout
+from gradmend.capture.memory.layouts import Layout, has_values
 
 serials = itertools.count(1)
 
 Key = tuple[int, str, int]  # sequence number and name of a node, and which of its outputs
+
+
+def changed_places(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
+    """Which elements differ; None where none does."""
+    if not has_values(old):
+        return None  # a dry run: it says that this is not looked at
+    with torch.no_grad():
+        if old.shape != new.shape:
+            return torch.ones(new.shape, dtype=torch.bool)
+        differs = old != new
+        if old.is_floating_point():
+            differs &= ~(old.isnan() & new.isnan())
+        return differs.cpu() if differs.any() else None
 
 
 class Edit:

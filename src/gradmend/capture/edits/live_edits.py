@@ -18,11 +18,12 @@ import torch
 from torch._C import TensorBase as _Base
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradmend.capture.edits.edit import Edit, Key
+from gradmend.capture.edits.edit import Edit, Key, changed_places
+from gradmend.capture.edits.taken_back import takes_back
 from gradmend.capture.graph import nodes
 from gradmend.capture.ledger import fields, scopes
 from gradmend.capture.ledger.entries import Written, next_number
-from gradmend.capture.memory.layouts import Layout, has_values, layout_of, physical
+from gradmend.capture.memory.layouts import Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
 _storage_of = _Base.untyped_storage
@@ -226,7 +227,7 @@ def after(watched: list[Watched]) -> None:
     for one in watched:
         if _storage_of(one.region).nbytes() < layout_of(one.region).hi:
             continue  # the write shrank the storage: there is no value left to look at
-        changed = _changed(one.old, one.region)
+        changed = changed_places(one.old, one.region)
         if changed is None:
             continue
         region = layout_of(physical(one.region))
@@ -248,63 +249,8 @@ def after(watched: list[Watched]) -> None:
         edit.shift, edit.still = one.shift, one.still
         if one.old.shape == one.region.shape and one.old.nbytes <= _MOST_COPIED:
             edit.old = one.old
-        if not _takes_back(anchor, edit, one.region):
+        if not takes_back(anchor.edits, edit, one.region):
             _enter(anchor, edit)
-
-
-def _takes_back(anchor: _Anchor, edit: Edit, region: torch.Tensor) -> bool:
-    """An edit that brings back what was there before an earlier one ends that, and all later ones in its place.
-
-    True where nothing is left of the edit itself.
-    """
-    if edit.region.dtype != region.dtype:
-        return False
-    for earlier in anchor.edits:
-        was = earlier.region
-        if earlier.old is None or earlier.until is not None or was.dtype != region.dtype:
-            continue
-        if not _covers(edit.region, was):
-            continue
-        now = torch.as_strided(_detach(physical(region)), was.shape, was.strides, was.offset)
-        if _changed(physical(earlier.old), now) is not None:
-            continue
-        end = next_number()
-        for other in anchor.edits:
-            if other.serial >= earlier.serial and other.until is None and _covers(was, other.region):
-                other.until = end
-        if was == edit.region:
-            return True
-        edit.changed &= ~_places(edit.region, was)
-        if not edit.changed.any():
-            return True
-    return False
-
-
-def _places(outer: Layout, inner: Layout) -> torch.Tensor:
-    """Which elements of the one lie in the other."""
-    flat = torch.zeros(max(outer.hi, inner.hi) // outer.dtype.itemsize, dtype=torch.bool)
-    torch.as_strided(flat, inner.shape, inner.strides, inner.offset)[...] = True
-    return torch.as_strided(flat, outer.shape, outer.strides, outer.offset).clone()
-
-
-def _covers(outer: Layout, inner: Layout) -> bool:
-    if outer == inner:
-        return True
-    if outer.dtype.itemsize != inner.dtype.itemsize or inner.lo < outer.lo or inner.hi > outer.hi:
-        return False
-    return bool(_places(inner, outer).all())
-
-
-def _changed(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
-    if not has_values(old):
-        return None  # a dry run: it says that this is not looked at
-    with torch.no_grad():
-        if old.shape != new.shape:
-            return torch.ones(new.shape, dtype=torch.bool)
-        differs = old != new
-        if old.is_floating_point():
-            differs &= ~(old.isnan() & new.isnan())
-        return differs.cpu() if differs.any() else None
 
 
 def _enter(anchor: _Anchor, edit: Edit) -> None:
@@ -347,7 +293,7 @@ def unseen() -> list[Edit]:
     found = []
     for ref in state.handed:
         record = ref()
-        changed = _changed(record.old, record.now) if record is not None else None
+        changed = changed_places(record.old, record.now) if record is not None else None
         if record is None or changed is None:
             continue
         layout = layout_of(physical(record.now))
@@ -376,7 +322,7 @@ def swapped(watched: list[Watched]) -> None:
     for one in watched:
         t = one.region
         new = _detach(t)
-        changed = _changed(one.old, new)
+        changed = changed_places(one.old, new)
         node = nodes.known(t.grad_fn)
         if changed is None or node is None:
             continue

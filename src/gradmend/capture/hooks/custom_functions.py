@@ -8,17 +8,19 @@ asks the class for `forward`, then for `setup_context`: it is given ours. Every 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import function as _function
 
 from gradmend.capture.edits.arrivals import saves_of
+from gradmend.capture.graph import nodes
 from gradmend.capture.hooks import backward_calls, gradients
 from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
 from gradmend.capture.ledger import scopes
@@ -126,7 +128,7 @@ def keep(ctx: Any, cls: type, scope: Any, raw: Raw, dirty: Sequence[torch.Tensor
     marked = {_storage_of(d)._cdata for d in dirty if _answers(d)}
     kept: list[tuple[str, Any, Kept]] | None = None
     for name, value in list(held.items()):
-        for place, t in _tensors(value):
+        for place, t in _tensors(value, ctx._sequence_nr()):
             entry = hub.LEDGER.save(t, scope, raw, Kept)
             assert isinstance(entry, Kept)
             entry.attribute, entry.function = name, cls
@@ -141,14 +143,30 @@ def keep(ctx: Any, cls: type, scope: Any, raw: Raw, dirty: Sequence[torch.Tensor
             kept.append((name, place, entry))
 
 
-def _tensors(value: Any) -> Iterator[tuple[Any, torch.Tensor]]:
-    """Tensors in an attribute and where in it they are: itself (None), or an item of a list, tuple or dict."""
+Path = tuple[Any, ...]  # from an attribute to a tensor in it: items of containers, fields of dataclasses
+_DEEPEST = 4
+
+
+def _tensors(value: Any, number: int, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
+    """Tensors in an attribute, and where in it they are: itself, or in containers and dataclasses. One that was computed in
+    this forward with a graph of its own is left to that: its Saves are guarded as all are."""
     if _answers(value):
-        yield None, value
-    elif isinstance(value, (list, tuple, deque)):
-        yield from ((i, v) for i, v in enumerate(value) if _answers(v))
-    elif isinstance(value, dict):
-        yield from ((k, v) for k, v in value.items() if _answers(v))
+        node = nodes.known(value.grad_fn) if value.requires_grad else None
+        if node is None or node._sequence_nr() <= number:
+            yield path, value
+    elif len(path) < _DEEPEST:
+        for step, inner in _items(value):
+            yield from _tensors(inner, number, (*path, step))
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, (list, tuple, deque)):
+        return list(enumerate(value))
+    if isinstance(value, dict):
+        return list(value.items())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    return ()
 
 
 def _unmarked(cls: type, written: Written, scope: Any, raw: Raw) -> BaseException:
@@ -234,18 +252,26 @@ def _overwrites(op: str) -> bool:
     return op.endswith("(out=)") or op in ("copy_", "fill_", "zero_", "__setitem__")
 
 
-def _put(ctx: Any, name: str, place: Any, value: torch.Tensor) -> None:
-    if place is None:
-        setattr(ctx, name, value)
-        return
-    holder = ctx.__dict__[name]
+def _put(ctx: Any, name: str, place: Path, value: torch.Tensor) -> None:
+    setattr(ctx, name, _with(ctx.__dict__[name], place, value))
+
+
+def _with(holder: Any, path: Path, value: torch.Tensor) -> Any:
+    """A copy of the holder that has this value at the end of the path; the program's own stays as it is."""
+    if not path:
+        return value
+    step, *rest = path
+    inner = dict(_items(holder))[step]
+    new = _with(inner, tuple(rest), value)
     if isinstance(holder, tuple):
-        items = [value if i == place else item for i, item in enumerate(holder)]
-        new: Any = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+        items = [new if i == step else item for i, item in enumerate(holder)]
+        return type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+    made = copy.copy(holder)
+    if isinstance(holder, (list, deque, dict)):
+        made[step] = new
     else:
-        new = copy.copy(holder)
-        new[place] = value
-    setattr(ctx, name, new)
+        object.__setattr__(made, step, new)  # frozen ones too
+    return made
 
 
 def _refuse_second_order(entry: Kept) -> None:

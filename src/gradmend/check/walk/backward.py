@@ -121,16 +121,20 @@ class Backward:
             )
         )
 
+    def gradient(self) -> Tensor:
+        """What autograd hands to a hook or to a custom backward."""
+        made = Tensor((Storage("grad", "grad"),))
+        made.gradient, made.name = True, "grad"
+        return made
+
     def hook(self, function: Value, node: ast.AST) -> None:
-        gradient = Tensor((Storage("grad", "grad"),))
-        gradient.gradient, gradient.name = True, "grad"
+        gradient = self.gradient()
         with self.walk.mode(False):
             self.walk.calls.call_value(function, [gradient], {}, node)
 
     def module_hook(self, function: Value, module: Value, node: ast.AST) -> None:
         """A module's backward hook: it is given tuples of gradients."""
-        gradient = Tensor((Storage("grad", "grad"),))
-        gradient.gradient, gradient.name = True, "grad"
+        gradient = self.gradient()
         given = Seq([], "tuple", rest=gradient)
         with self.walk.mode(False):
             self.walk.calls.call_value(function, [module, given, given], {}, node)

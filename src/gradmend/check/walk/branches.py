@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gradmend.check.values import NONE, Value, unknown
+from gradmend.check.values import NONE, Instance, Value, unknown
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -170,8 +170,32 @@ class Branches:
 
     def _for(self, node: Any) -> str:
         source = self.walk.eval(node.iter)
+        generator = self.walk.generators.behind(source, node.iter)
+        if generator is not None:
+            return self._taken(node, generator)
         items = self.walk.iteration.iterate(source, node.iter)
         return self.rounds(node, items)
+
+    def _taken(self, node: Any, generator: Instance) -> str:
+        """A loop over a generator: its body runs at each yield."""
+        frame, before = self.walk.frame, self.walk.path
+        ended: list[str] = []
+
+        def each(item: Value) -> None:
+            if not ended:
+                self.walk.statements.bind(node.target, item)
+                status = self.walk.run_block(node.body)
+                self.walk.path = before
+                if status in ("break", "return", "raise"):
+                    ended.append(status)
+
+        frame.loops += 1
+        try:
+            self.walk.generators.run(generator, node.iter, each)
+        finally:
+            frame.loops -= 1
+            self.walk.path = before
+        return self.walk.run_block(node.orelse) if node.orelse and not ended else ""
 
     def rounds(self, node: Any, items: list[Value] | None) -> str:
         frame = self.walk.frame

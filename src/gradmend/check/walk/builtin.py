@@ -38,6 +38,8 @@ class Builtins:
             return self.walk.attributes.make_super(args)
         if name == "range":
             return self._range(args)
+        if isinstance(first, Instance) and first.nn == "generator" and name in ("enumerate", "iter"):
+            return self.walk.generators.counted(first) if name == "enumerate" else first
         if name == "enumerate" and first is not None:
             items = self.walk.iteration.iterate(first, None)
             return Seq([Seq([Const(i, True), v], "tuple") for i, v in enumerate(items)], "iterator")

@@ -134,6 +134,8 @@ class Calls:
             manager = Instance(None, "manager")
             manager.attrs = {"function": function, "args": Seq(list(args)), "keywords": Dict(dict(keywords))}
             return manager
+        if block is None and self.walk.generators.yields(function):
+            return self.walk.generators.make(function, args, keywords)
         if (
             len(self.walk.frames) > self.walk.deepest
             or self.walk.active.count(key) > 1
@@ -167,8 +169,6 @@ class Calls:
             self.walk.active.pop()
             self.walk.path, self.walk.statement, self.walk.grad_mode = path, statement, mode
             self.walk.inference = inference
-        if frame.yields:
-            return Seq(frame.yields, "generator")
         depth = len(path)
         values = [(p[depth:], v) for p, v in frame.returns]
         told = [o for o in values if not (isinstance(o[1], Const) and o[1].value is None)]

@@ -82,11 +82,8 @@ class Containers:
                 return
             generator = node.generators[i]
             source = self.walk.eval(generator.iter)
-            items = self.walk.iteration.iterate(source, generator.iter)
-            if isinstance(source, Seq) and source.rest is not None:
-                more.append(source)
-            most = 8 if i == 0 and len(items) <= 8 else 2
-            for item in items[:most]:
+
+            def each(item: Value) -> None:
                 for name in ast.walk(generator.target):
                     if isinstance(name, ast.Name) and name.id not in saved:
                         saved[name.id] = env.get(name.id)
@@ -98,6 +95,17 @@ class Containers:
                 if not skip:
                     level(i + 1)
                 self.walk.path = before
+
+            lazy = self.walk.generators.behind(source, generator.iter)
+            if lazy is not None:
+                self.walk.generators.run(lazy, generator.iter, each)
+                return
+            items = self.walk.iteration.iterate(source, generator.iter)
+            if isinstance(source, Seq) and source.rest is not None:
+                more.append(source)
+            most = 8 if i == 0 and len(items) <= 8 else 2
+            for item in items[:most]:
+                each(item)
 
         level(0)
         for name, old in saved.items():

@@ -202,7 +202,11 @@ class Expressions:
         return unknown()
 
     def _yield_from(self, node: ast.YieldFrom) -> Value:
-        self.walk.frame.yields += self.walk.iteration.iterate(self.walk.eval(node.value), node.value)
+        frame = self.walk.frame
+        for item in self.walk.iteration.iterate(self.walk.eval(node.value), node.value):
+            frame.yields.append(item)
+            if frame.block is not None:
+                frame.block(item)
         return unknown()
 
     def _await(self, node: ast.Await) -> Value:

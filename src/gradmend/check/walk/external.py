@@ -88,6 +88,13 @@ class External:
             return unknown()
         if last in _FORGIVE:
             return Instance(None, "forgive")
+        if (
+            last in ("tqdm", "track", "iter")
+            and args
+            and isinstance(args[0], Instance)
+            and args[0].nn == "generator"
+        ):
+            return args[0]
         if last in _PASS:
             return self.walk.builtin.builtin({"trange": "range"}.get(last, "list"), args, keywords, node)
         if last in _OPTIMIZERS:
@@ -149,7 +156,7 @@ class External:
             if isinstance(args[0], Tensor) and is_sparse(args[0]):
                 self.walk.sparse.refuse(args[0], "mm", args[1:], {}, node)
             return self.walk.ops.op("mm" if last == "mm" else "addmm", args, dict(keywords), node)
-        if parts[1] == "distributed" and last in _COLLECTIVES and args:
+        if parts[1] == "distributed" and len(parts) == 3 and last in _COLLECTIVES and args:
             return self.walk.writes.write(args[0], "copy_", node, shown=f"{last}()", how="collective")
         if len(parts) > 2 and parts[1] in _NO_NAMESPACE:
             return unknown()

@@ -68,7 +68,21 @@ class Functions:
                         "warning",
                     )
                 )
+        if grad:
+            self._gradients_of(cls, node)
         return self._outputs(result, hold, node) if grad else result
+
+    def _gradients_of(self, cls: Class, node: ast.AST) -> None:
+        """Its backward by itself, once: what it does to the gradients that it is given."""
+        backward = self.walk.classes.find(cls, "backward")
+        if not isinstance(backward, Function) or id(backward.node) in self.walk.visited:
+            return
+        gradient = self.walk.backward.gradient()
+        spec = backward.node.args
+        ctx = Instance(None, "ctx")
+        given = [gradient] * (len(spec.posonlyargs) + len(spec.args) - 1 or int(spec.vararg is not None))
+        with self.walk.mode(False):
+            self.walk.calls.call_function(backward, [ctx, *given], {}, node)
 
     def _returned(self, hold: _Hold, result: Value, node: ast.AST) -> None:
         """What is marked dirty must be given back itself."""

@@ -99,6 +99,11 @@ class Iteration:
             keys: list[Value] = [Const(k) for k in value.items]
             return keys if value.rest is None else [*keys, unknown()]
         if isinstance(value, Instance):
+            generator = self.walk.generators.behind(value, node or ast.Constant(None))
+            if generator is not None:
+                taken: list[Value] = []
+                self.walk.generators.run(generator, node or ast.Constant(None), taken.append)
+                return taken
             if value.nn == "loader":
                 return [Opaque("batch", True), Opaque("batch", True)]
             held = self.walk.modules.module_items(value)

@@ -26,6 +26,7 @@ from gradmend.check.walk.external import External
 from gradmend.check.walk.frames import Enough, Frame, Region
 from gradmend.check.walk.functional import Functional
 from gradmend.check.walk.functions import Functions
+from gradmend.check.walk.generators import Generators
 from gradmend.check.walk.gradients import Gradients
 from gradmend.check.walk.iteration import Iteration
 from gradmend.check.walk.layers import Layers
@@ -103,6 +104,7 @@ class Walker:
         self.external = External(self)
         self.sparse = Sparse(self)
         self.gradients = Gradients(self)
+        self.generators = Generators(self)
         self._statements: dict[type, Callable[[Any], str]] = {
             **self.statements.table(),
             **self.branches.table(),

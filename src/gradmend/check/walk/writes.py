@@ -66,7 +66,7 @@ class Writes:
                 words.refused(
                     "GM207",
                     self.walk.at(site),
-                    f"{shown} changes the gradient that the hook was given, which others share",
+                    f"{shown} changes the gradient that it was given, which others share",
                     "warning",
                 )
             )

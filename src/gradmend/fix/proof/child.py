@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import pickle
 import random
@@ -13,6 +14,7 @@ import types
 from typing import Any
 
 from gradmend.fix.proof.forgive_words import ours
+from gradmend.fix.proof.prefix import Copies, Resume, statements
 from gradmend.fix.proof.record import Enough, Recorder
 
 
@@ -21,7 +23,13 @@ def run(request: dict[str, Any]) -> None:
     report: dict[str, Any] = {"outcome": "broken", "calls": []}
     try:
         _redirect(request)
-        report = _run(request)
+        try:
+            report = _run(request)
+        except Resume as again:  # in a fork of this run, for another one
+            request = again.request
+            _redirect(request)
+            print(again.printed, end="")
+            report = _resumed(request)
     except BaseException as why:
         report = {
             "outcome": "broken",
@@ -70,26 +78,64 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+    extra: dict[str, Any] = {}
+    _fix_seeds(extra)
 
     mode = request["mode"]
     recorder = Recorder(request["limit"], request["roots"], retain=request.get("retain", False))
     recorder.install(mode)
-    extra: dict[str, Any] = {}
+    from gradmend.fix.proof.confine import confine
     from gradmend.fix.proof.guard import Guard
 
     Guard(request["scratch"]).install()
-    code = _compiled(request["script"])
+    with open(request["script"], "rb") as file:
+        ranks = b"init_process_group" in file.read()
+    confine(request["scratch"], request.get("allow", ()), extra, ranks, request.get("kernel", True))
     main = types.ModuleType("__main__")
     main.__file__ = request["script"]
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    if request.get("module"):
+        main.__spec__ = importlib.util.find_spec(request["module"])
+        assert main.__spec__ is not None
+        main.__package__ = main.__spec__.parent
     sys.modules["__main__"] = main
+    _stage[:] = [recorder, main, extra]
+    return _execute(request, recorder, main, extra, 0)
+
+
+_stage: list[Any] = []  # the recorder, the program's main module, what else was learned
+
+
+def _resumed(request: dict[str, Any]) -> dict[str, Any]:
+    """The rest of a program whose beginning has run already, in another copy of the files."""
+    recorder, main, extra = _stage
+    extra.pop("prefix", None)
+    os.chdir(request["cwd"])
+    sys.path[:] = [request["path0"], *sys.path[1:]]
+    sys.argv[0] = main.__file__ = request["script"]
+    recorder.limit, recorder.retain = request["limit"], request.get("retain", False)
+    return _execute(request, recorder, main, extra, request["from_line"])
+
+
+def _execute(
+    request: dict[str, Any], recorder: Recorder, main: Any, extra: dict[str, Any], after: int
+) -> dict[str, Any]:
+    """Run the statements that end below line `after`."""
+    mode = request["mode"]
+    program = statements(request["script"])
+    copies = Copies(request, recorder, extra)
     error: dict[str, Any] | None = None
     outcome = "finished"
     finish: list[Any] = []
     with contextlib.ExitStack() as stack:
         _policy(mode, request, recorder, stack, extra, finish)
         try:
-            exec(code, main.__dict__)
+            for code, line in program:
+                if line > after:
+                    exec(code, main.__dict__)
+                    copies.offer(line)
+        except Resume:
+            raise
         except Enough:
             outcome = "stopped"
         except SystemExit as end:
@@ -156,9 +202,41 @@ def _policy(
 
         meter = Bytes()
         stack.enter_context(meter)
-        recorder.before = lambda outputs, args: extra.setdefault("bytes", meter.peak)  # type: ignore[method-assign]
+
+        def first(outputs: Any, args: Any) -> None:
+            extra["bytes"] = meter.peak
+            raise Enough
+
+        recorder.before = first  # type: ignore[method-assign]
     else:
         raise ValueError(f"unknown mode {mode}")
+
+
+def _fix_seeds(extra: dict[str, Any]) -> None:
+    """Seeds drawn from the clock would make each trial another program: they are the same in all, and that is told."""
+    import numpy as np
+    import torch
+
+    homes: list[tuple[Any, str]] = [
+        (random, "seed"),
+        (np.random, "seed"),
+        (np.random, "default_rng"),
+        (torch, "seed"),
+        (torch.random, "seed"),
+    ]
+    for home, name in homes:
+        plain = getattr(home, name)
+
+        def fixed(*args: Any, _plain: Any = plain, _home: Any = home, **kwargs: Any) -> Any:
+            if (args and args[0] is not None) or kwargs:
+                return _plain(*args, **kwargs)
+            extra["seeded"] = True
+            if _home in (torch, torch.random):
+                torch.manual_seed(0)
+                return 0
+            return _plain(0)
+
+        setattr(home, name, fixed)
 
 
 def _no_inference() -> None:
@@ -173,11 +251,6 @@ def _no_inference() -> None:
     names: list[Any] = [torch, torch.autograd, torch.autograd.grad_mode]
     for home in names:
         home.inference_mode = plainly
-
-
-def _compiled(script: str) -> Any:
-    with open(script, "rb") as file:
-        return compile(file.read(), script, "exec", dont_inherit=True)
 
 
 def _mapped(path: str, mapping: dict[str, str]) -> str:

@@ -45,7 +45,7 @@ def compare(
     if moved:
         theirs = _in_order_of(ours, theirs)
     for number, (a, b) in enumerate(zip(ours, theirs, strict=False), 1):
-        told = _call(a, b, number)
+        told = call_gap(a, b, number)
         if told:
             return Verdict(False, why=told)
         gradients += len(b["grads"])
@@ -53,12 +53,21 @@ def compare(
     return Verdict(True, not changed, changed=changed, calls=len(ours), gradients=gradients)
 
 
+def effect(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+    """How much the first loss that changes does, in one clause."""
+    for number, (a, b) in enumerate(zip(before, after, strict=False), 1):
+        old, new = (float(sum(r.sum() for r in call["roots"])) for call in (a, b))
+        if abs(new - old) > 1e-6 * max(abs(old), 1e-12):
+            return f"the loss of backward call {number} {100 * (new - old) / max(abs(old), 1e-12):+.2g}%"
+    return "no loss of the compared calls changes"
+
+
 def _in_order_of(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The oracle's calls as the trial makes them: each taken once, the nearest that agrees; else the next in line."""
     left = list(theirs)
     found = []
     for call in ours[: len(theirs)]:
-        near = (i for i, other in enumerate(left[:_NEAR]) if not _call(call, other, 0))
+        near = (i for i, other in enumerate(left[:_NEAR]) if not call_gap(call, other, 0))
         found.append(left.pop(next(near, 0)))
     return [*found, *left]
 
@@ -67,7 +76,7 @@ def _whole(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [c for c in calls if not c.get("failed")]
 
 
-def _call(trial: dict[str, Any], oracle: dict[str, Any], number: int) -> str:
+def call_gap(trial: dict[str, Any], oracle: dict[str, Any], number: int) -> str:
     slack = max((_ROUNDING.get(d, 2e-5) for d in oracle["dtype"]), default=2e-5)
     for a, b in zip(trial["roots"], oracle["roots"], strict=False):
         gap = _gap(a, b, _top(b))

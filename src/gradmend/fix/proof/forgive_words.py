@@ -26,3 +26,12 @@ def refused(message: str) -> bool:
 def ours(message: str) -> bool:
     """Is this an error of the family that can be fixed?"""
     return refused(message) or SECOND in message or CHANGED in message
+
+
+def in_short(message: str) -> str:
+    """PyTorch's paragraph for an error of the family, in one clause."""
+    if CHANGED in message:
+        return "PyTorch still refuses backward(): a value that it needs is overwritten"
+    if SECOND in message:
+        return "a graph is still walked a second time"
+    return "PyTorch still refuses a write in the forward" if refused(message) else ""

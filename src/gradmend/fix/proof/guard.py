@@ -63,7 +63,11 @@ class Guard:
             return
         name = os.fsdecode(path)
         at = os.path.abspath(name)
-        if at.startswith(("/dev/", "/proc/self/")):
+        if at.startswith("/proc/self/fd/"):
+            at = os.path.realpath(at)  # another name of an open file
+            if not at.startswith("/"):
+                return  # a pipe or a socket
+        if at.startswith("/dev/"):
             return
         self._busy = True
         try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gradmend.fix.proof.compare import Verdict, compare
+from gradmend.fix.proof.compare import Verdict, call_gap, compare, effect
 from gradmend.fix.proof.joined import Lines, joined, parts
 from gradmend.fix.proof.runs import Run, Runner
 
@@ -94,6 +94,44 @@ class Judge:
             assert self.oracle is not None
             return compare(self.oracle, trial, output=self.output, moved=moved)
         return self._by_differences(trial, sources, moved)
+
+    @property
+    def stale(self) -> bool:
+        """Does a call of the original go back into a graph of before an update of its leaves?"""
+        return self.apart is not None and any(c.get("stale") for c in self.apart.calls)
+
+    def recomputed(self, trial: Run, sources: Sources, loose: bool) -> Verdict:
+        """An edit that computes a forward again means another gradient from there on: it must be the right one for the
+        forward that runs now, and all before the update must be as it was. `loose`: a closure may be called more or less
+        often once its gradient is right."""
+        if not trial.ran or self.oracle is None:
+            return Verdict(False, why=trial.why)
+        own = self.runner.run(sources, "copies")
+        if own.extra.get("refused") or own.extra.get("silent") or any(c.get("stale") for c in trial.calls):
+            return Verdict(False, why="it still goes back into a graph of before the update")
+        right = compare(own, trial, output=False)
+        if not right.same:
+            return Verdict(False, why=f"its own gradient is not right: {right.why}")
+        theirs = self.oracle.calls
+        if (
+            len(trial.calls) != len(theirs)
+            and trial.outcome == self.oracle.outcome == "finished"
+            and not loose
+        ):
+            return Verdict(False, why=f"it makes {len(trial.calls)} backward calls, not {len(theirs)}")
+        alike = 0
+        for a, b in zip(trial.calls, theirs, strict=False):
+            if call_gap(a, b, alike + 1):
+                break
+            alike += 1
+        if not alike:
+            return Verdict(False, why="its first backward call is another one")
+        return Verdict(
+            True,
+            calls=right.calls,
+            gradients=right.gradients,
+            changed=(f"forward:{effect(theirs, trial.calls)}",),
+        )
 
     def so_far(self, trial: Run) -> Verdict:
         """A program that still has other conflicts: does what it did until then agree?"""
@@ -182,13 +220,12 @@ def _slope(runner: Runner, sources: Sources, ask: dict[str, Any], steps: tuple[f
     """A central difference, taken at two steps that must agree: a kink or noise shows there."""
     values = []
     for step in steps:
-        sides = []
-        for sign in (1, -1):
-            run = runner.run(sources, "differences", step=sign * step, replay=True, **ask)
+        moves = [(sources, "differences", {**ask, "step": s, "replay": True}) for s in (step, -step)]
+        runs = runner.together(moves)
+        for run in runs:
             if "loss" not in run.extra:
                 return f"with its leaves moved the forward ends differently: {run.why}"
-            sides.append(run.extra["loss"])
-        values.append((sides[0] - sides[1]) / (2 * step))
+        values.append((runs[0].extra["loss"] - runs[1].extra["loss"]) / (2 * step))
     if abs(values[0] - values[-1]) > 1e-4 * max(abs(values[0]), abs(values[-1])) + 1e-7:
         return "the forward is not smooth at this point"
     return values[0]

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class Recorder:
         self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
+        self._seen: dict[int, tuple[int, int, float]] = {}  # the leaves at the end of the last backward
         self._files: dict[str, bool] = {}
         self.began = time.process_time()
 
@@ -84,13 +86,16 @@ class Recorder:
         }
         self.before(outputs, args)
         call["made"] = youngest()
+        reached = leaves_of(outputs)
+        leaves = reached.leaves
+        call["stale"] = self._is_stale(reached)
         self.calls.append(call)
         accumulate = kwargs.get("accumulate_grad", False)
         hooks = []
         names = self._names()
         if accumulate:
             twins: dict[str, int] = {}
-            for leaf in leaves_of(outputs)[0]:
+            for leaf in leaves:
                 shape = str(list(leaf.shape))
                 twins[shape] = twins.get(shape, -1) + 1
                 key = self._key(leaf, f"{shape} {twins[shape]}")
@@ -112,12 +117,23 @@ class Recorder:
                 hook.remove()
         call["after"] = time.process_time() - self.began
         call["done"] = youngest()
+        self._seen = {id(t): _stamp(t) for _, t in self.parameters.values()} | {
+            id(t): _stamp(t) for t in leaves
+        }
         if not accumulate:
             for order, grad in enumerate(result):
                 call["grads"][f"input {order}"] = None if grad is None else _keep(grad)
         if len(self.calls) >= self.limit:
             raise Enough
         return result
+
+    def _is_stale(self, reached: Reached) -> bool:
+        """Were leaves updated since the last backward that were used before it, by nodes which this one goes through?"""
+        last = next((c["done"] for c in reversed(self.calls) if "done" in c), None)
+        if last is None or reached.oldest > last:
+            return False
+        old = [t for t in reached.leaves if reached.used[id(t)] <= last and id(t) in self._seen]
+        return any(self._seen[id(t)] != _stamp(t) for t in old)
 
     def before(self, outputs: Any, args: tuple[Any, ...]) -> None:
         """For the runs that need only the loss."""
@@ -192,6 +208,13 @@ def _keep(tensor: torch.Tensor) -> Any:
         return np.array(flat.to("cpu", torch.float64).numpy(), copy=True)
 
 
+def _stamp(tensor: torch.Tensor) -> tuple[int, int, float]:
+    with torch.no_grad():
+        plain = tensor.detach()
+        total = float(plain.sum()) if plain.layout == torch.strided and not plain.is_complex() else 0.0
+        return tensor.data_ptr() if plain.layout == torch.strided else 0, tensor._version, total
+
+
 def youngest() -> int:
     """The number of the newest node of this thread's graphs: they are counted as they are made."""
     with torch.enable_grad():
@@ -199,9 +222,18 @@ def youngest() -> int:
     return -1 if node is None else int(node._sequence_nr())  # none in inference mode
 
 
-def leaves_of(outputs: Any) -> tuple[list[torch.Tensor], float]:
-    """The leaves that a backward from these outputs reaches, in the order of the graph; and its oldest node's number."""
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The leaves that a backward reaches, in the order of the graph; when each was first used, and the oldest node's number."""
+
+    leaves: list[torch.Tensor]
+    used: dict[int, float]
+    oldest: float
+
+
+def leaves_of(outputs: Any) -> Reached:
     found: dict[int, torch.Tensor] = {}
+    used: dict[int, float] = {}
     oldest = float("inf")
     seen: set[Any] = set()
     stack: list[Any] = []
@@ -220,8 +252,12 @@ def leaves_of(outputs: Any) -> tuple[list[torch.Tensor], float]:
             found.setdefault(id(leaf), leaf)
         else:
             oldest = min(oldest, node._sequence_nr())
+            for below, _ in edges(node):
+                owner = getattr(below, "variable", None)
+                if isinstance(owner, torch.Tensor):
+                    used[id(owner)] = min(used.get(id(owner), float("inf")), node._sequence_nr())
         stack.extend(n for n, _ in reversed(edges(node)))
-    return list(found.values()), oldest
+    return Reached(list(found.values()), {i: used.get(i, float("inf")) for i in found}, oldest)
 
 
 def _tensors(namespace: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

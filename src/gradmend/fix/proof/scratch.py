@@ -60,9 +60,9 @@ class Scratch:
     def real(self, tree: Path, file: str) -> str:
         """A file of the mirror, as the user knows it."""
         path = Path(file)
-        return (
-            str(self.root / path.relative_to(tree)) if path.is_relative_to(tree) else os.path.realpath(file)
-        )
+        if path.is_relative_to(self.top):  # of this copy, or of the one that the run began in
+            return str(self.root.joinpath(*path.relative_to(self.top).parts[1:]))
+        return os.path.realpath(file)
 
     def drop(self, tree: Path) -> None:
         shutil.rmtree(tree, ignore_errors=True)

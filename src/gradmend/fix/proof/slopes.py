@@ -99,8 +99,9 @@ def _told(nudge: Nudge, request: dict[str, Any], extra: dict[str, Any], recorder
         names = recorder._names()
         slopes = told["slopes"] = {}
         told["names"] = {name: names.get(id(t), name) for name, t in nudge.leaves.values()}
-        leaves, oldest = leaves_of(outputs)
-        told["fresh"] = oldest > newest
+        reached = leaves_of(outputs)
+        leaves = reached.leaves
+        told["fresh"] = reached.oldest > newest
         mine: dict[str, Any] = {}
         hooks = []
         for leaf in leaves:

@@ -12,6 +12,7 @@ from gradmend.fix.facts import Facts
 Rewrite = Callable[[Project, Facts], Iterable[Candidate]]
 
 KINDS = (
+    "views_apart",
     "rebind",
     "returned",
     "loop_item",
@@ -25,6 +26,7 @@ KINDS = (
     "grad_off",
     "localize",
     "move",
+    "recompute",
     "clone_save",
     "clone_write",
     "fresh_leaf",
@@ -40,13 +42,17 @@ KINDS = (
 # They bind a new tensor to the name. Of a leaf that is no leaf any more, and no optimizer knows it: the last resort.
 _REBINDING = frozenset({"rebind", "live_edit", "functional", "clone_write"})
 _LAST = 50
+# A stepped optimizer wrote parameters that a module uses: only these edits are about that.
+_STEPPED = frozenset({"GM104", "GM203"})
+_OF_STEPS = ("move", "recompute", "clone_parameters")
+_DIRECT = (*_OF_STEPS, "clone_save")
 
 
 def propose(project: Project, facts: Facts) -> list[Candidate]:
     """Every candidate, best first; edits that give the same text are one."""
     found: dict[tuple[tuple[str, str], ...], Candidate] = {}
     leaf = facts.saved is not None and facts.saved.leaf
-    for kind in KINDS:
+    for kind in _fitting(facts):
         rewrite: Rewrite = import_module(f"{__name__}.{kind}").propose
         for candidate in rewrite(project, facts):
             changed = {f: s for f, s in candidate.sources.items() if s != project.sources.get(f)}
@@ -56,6 +62,12 @@ def propose(project: Project, facts: Facts) -> list[Candidate]:
             if changed and (key not in found or found[key].rank > candidate.rank) and _parses(changed):
                 found[key] = candidate
     return sorted(found.values(), key=lambda c: c.rank)
+
+
+def _fitting(facts: Facts) -> tuple[str, ...]:
+    if facts.rule not in _STEPPED or facts.saved is None or not facts.saved.leaf:
+        return KINDS
+    return _DIRECT if facts.saved.direct else _OF_STEPS
 
 
 def _parses(changed: dict[str, str]) -> bool:

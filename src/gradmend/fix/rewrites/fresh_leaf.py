@@ -32,7 +32,8 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
             cuts = _renamed(tree, _unlooped(tree, home, name), name, fresh)
             if cuts:
                 title = f"write to a copy of the leaf `{name}`"
-                asked = f"{name}.grad" in tree.text
+                # A line that reads the gradient itself is an update, and no part of a forward.
+                asked = f"{name}.grad" in tree.text and ".grad" not in tree.code(statement)
                 rank = (_FIRST if asked else RANK) + extra + order
                 yield Candidate(title, "fresh_leaf", rank, {place.file: tree.replace(*cuts)})
 

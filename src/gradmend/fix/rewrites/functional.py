@@ -12,13 +12,14 @@ from gradmend.fix.rewrites import syntax
 from gradmend.fix.tree import Tree
 
 RANK = 24
+_WHOLE = 24  # these copy the whole tensor for one row of it: a clone of what is saved costs less
 
 
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     for extra, place, tree, statement in syntax.writing(project, facts):
         for order, (title, new) in enumerate(forms(tree, statement)):
             text = tree.replace(tree.cut(statement, new))
-            rank = RANK + extra + order
+            rank = RANK + extra + order + (_WHOLE if "scatter" in title or "index_put" in title else 0)
             yield Candidate(f"{title} (line {place.line})", "functional", rank, {place.file: text})
 
 
@@ -66,8 +67,9 @@ def _mask(node: cst.BaseExpression) -> bool:
         return isinstance(node.operator, cst.BitInvert)
     if isinstance(node, cst.BinaryOperation):
         return isinstance(node.operator, (cst.BitAnd, cst.BitOr, cst.BitXor))
-    name = syntax.dotted(node).lower() or (
-        syntax.dotted(node.func).lower() if isinstance(node, cst.Call) else ""
+    name = (
+        syntax.dotted(node.func if isinstance(node, cst.Call) else node).lower()
+        or syntax.root_name(node).lower()
     )
     return any(word in name for word in ("mask", "pad", "isnan", "isinf", "keep", "drop", "valid", "bool"))
 

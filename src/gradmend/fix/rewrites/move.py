@@ -10,6 +10,7 @@ from gradmend.fix.candidate import Candidate, Project
 from gradmend.fix.facts import Facts, Place
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.rewrites.clone_write import written
+from gradmend.fix.text import Cut
 from gradmend.fix.tree import Tree
 
 RANK = 15
@@ -22,6 +23,7 @@ _NOTE = (
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if not facts.backward:
         return
+    yield from _together(project, facts)
     for nth, event in syntax.events(facts):
         chain = event.chain if len(event.chain) > 1 else (*event.chain, *_callers(project, event.chain))
         for depth, place, tree in syntax.spots(project, chain):
@@ -33,13 +35,46 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                 if not written or not asked or tree.scope(written[0]) is not tree.scope(asked[0]):
                     continue
                 for order, (unit, below) in enumerate(_moves(tree, written[0], asked[0])):
-                    new = moved(tree, unit, below)
+                    new = moved(tree, [unit], below)
                     if new is None:
                         continue
                     line, goal = tree.lines(unit)[0], tree.lines(below)[1]
                     title = f"move line {line} below the backward() on line {goal}"
                     rank = RANK + nth + 2 * depth + order
                     yield Candidate(title, "move", rank, {place.file: new}, _NOTE)
+
+
+def _together(project: Project, facts: Facts) -> Iterator[Candidate]:
+    """All updates that stand in one block, at once: both Q functions' steps below the last backward."""
+    units: dict[str, dict[int, tuple[cst.CSTNode, cst.CSTNode]]] = {}
+    for event in (*facts.writes[:6], *facts.others[:6]):
+        for _, place, tree in syntax.spots(project, event.chain):
+            found = [
+                move for at in facts.backward if at.file == place.file for move in _first(tree, place, at)
+            ]
+            if found:
+                unit, below = found[0]
+                units.setdefault(place.file, {})[tree.lines(unit)[0]] = unit, below
+                break
+    for file, moves in units.items():
+        home = project.tree(file)
+        assert home is not None
+        tree = home
+        if len(moves) < 2 or len({id(tree.parent(u)) for u, _ in moves.values()}) != 1:
+            continue
+        below = max((b for _, b in moves.values()), key=lambda b: tree.lines(b)[1])
+        new = moved(tree, [moves[n][0] for n in sorted(moves)], below)
+        if new is not None:
+            lines = " and ".join(map(str, sorted(moves)))
+            title = f"move lines {lines} below the backward() on line {tree.lines(below)[1]}"
+            yield Candidate(title, "move", RANK - 1, {file: new}, _NOTE)
+
+
+def _first(tree: Tree, place: Place, at: Place) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
+    written, asked = tree.statements(place.line, place), tree.statements(at.line, at)
+    if not written or not asked or tree.scope(written[0]) is not tree.scope(asked[0]):
+        return []
+    return list(_moves(tree, written[0], asked[0]))[:1]
 
 
 def _callers(project: Project, chain: Sequence[Place]) -> Iterator[Place]:
@@ -84,8 +119,9 @@ def _needed(tree: Tree, unit: cst.CSTNode, between: Sequence[cst.CSTNode]) -> bo
     made: set[str] = set()
     if isinstance(small, cst.Assign):
         made = {n.value for t in small.targets for n in _names(t.target)}
-    if small is not None and not isinstance(small, cst.Return):
-        made |= {t.value for t in written(small) if isinstance(t, cst.Name)}
+    for inner in tree.inside(unit):
+        if isinstance(inner, cst.BaseSmallStatement):
+            made |= {t.value for t in written(inner) if isinstance(t, cst.Name)}
     read = {
         n.value
         for part in between
@@ -103,20 +139,24 @@ def _names(target: cst.BaseExpression) -> Iterator[cst.Name]:
             yield from _names(element.value)
 
 
-def moved(tree: Tree, unit: cst.CSTNode, below: cst.CSTNode) -> str | None:
-    if isinstance(unit, cst.SimpleStatementLine) and len(unit.body) != 1:
-        return None
-    first, last = tree.lines(unit)
-    while first > 1 and _comment_of(tree, first - 1, tree.indent(unit)):
-        first -= 1
-    goal = tree.lines(below)[1]
-    start, end = tree.offset(first, 0), tree.offset(last + 1, 0)
-    block = tree.text[start:end]
-    at = tree.offset(goal + 1, 0)
-    if not block.endswith(("\n", "\r")):
-        block += tree.newline
+def moved(tree: Tree, units: Sequence[cst.CSTNode], below: cst.CSTNode) -> str | None:
+    """The text with these statements, and the comments above them, below another one."""
+    cuts: list[Cut] = []
+    block = ""
+    for unit in units:
+        if isinstance(unit, cst.SimpleStatementLine) and len(unit.body) != 1:
+            return None
+        first, last = tree.lines(unit)
+        while first > 1 and _comment_of(tree, first - 1, tree.indent(unit)):
+            first -= 1
+        start, end = tree.offset(first, 0), tree.offset(last + 1, 0)
+        block += tree.text[start:end]
+        if not block.endswith(("\n", "\r")):
+            block += tree.newline
+        cuts.append((start, end, ""))
+    at = tree.offset(tree.lines(below)[1] + 1, 0)
     ended = tree.text[:at].endswith(("\n", "\r"))
-    return tree.replace((start, end, ""), (at, at, block if ended else tree.newline + block))
+    return tree.replace(*cuts, (at, at, block if ended else tree.newline + block))
 
 
 def _comment_of(tree: Tree, line: int, indent: str) -> bool:

@@ -1,7 +1,6 @@
 """Edits that mean another gradient: shown beside the proven one, for the author to choose, never chosen for them.
 
-- `carried`: state that goes from one iteration to the next is detached (truncated backpropagation through time).
-- `recomputed`: what the later loss needs is computed again after the update (the gradient at the new parameters).
+State that goes from one iteration to the next is detached (truncated backpropagation through time).
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.tree import Tree
 
+ALONE = "gradients of earlier losses are not added again; no graph of earlier steps is kept"
 DETACHED = "gradients stop at the state carried over; no graph of earlier steps is kept"
-AGAIN = "the gradient is taken at the updated parameters; one more forward"
 
 
 # -- detach what is carried over ---------------------------------------------------------------------
 def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
+    yield from _totals(project, facts)
     for place in facts.backward:
         tree = project.tree(place.file)
         for statement in tree.statements(place.line, place) if tree else ():
@@ -37,6 +37,29 @@ def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
                 title = f"detach {told} after the backward() on line {place.line}"
                 yield Candidate(title, "detach", 0, {place.file: tree.replace((at, at, text))}, DETACHED)
     yield from _held(project)
+
+
+def _totals(project: Project, facts: Facts) -> Iterator[Candidate]:
+    """`total += loss; total.backward()` in a loop -> `total += loss.item(); loss.backward()`: each loss goes back once."""
+    for place in facts.backward:
+        tree = project.tree(place.file)
+        for statement in tree.statements(place.line, place) if tree else ():
+            assert tree is not None
+            call = statement.value if isinstance(statement, cst.Expr) else None
+            root = (
+                call.func.value
+                if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
+                else None
+            )
+            for node in tree.inside(tree.scope(statement)) if isinstance(root, cst.Name) else ():
+                if not isinstance(node, cst.AugAssign) or not isinstance(node.value, cst.Name):
+                    continue
+                if root is None or tree.code(node.target) != tree.code(root):
+                    continue
+                loss = node.value.value
+                cuts = [tree.cut(node.value, f"{loss}.item()"), tree.cut(root, loss)]
+                title = f"call backward() on `{loss}` alone (line {place.line}), and let `{tree.code(root)}` be a number"
+                yield Candidate(title, "detach", 0, {place.file: tree.replace(*cuts)}, ALONE)
 
 
 def _carried(tree: Tree, loop: cst.For | cst.While) -> list[str]:
@@ -89,59 +112,3 @@ def _held(project: Project) -> Iterator[Candidate]:
                 cuts = [tree.cut(n, f"{name}.detach()") for n in reads]
                 title = f"detach `{name}` where line {tree.lines(node)[0]} goes on from it"
                 yield Candidate(title, "detach", 1, {file: tree.replace(*cuts)}, DETACHED)
-
-
-# -- compute again after the update ------------------------------------------------------------------
-def recomputed(project: Project, facts: Facts) -> Iterator[Candidate]:
-    for _, event in syntax.events(facts):
-        for _, place, tree in syntax.spots(project, event.chain):
-            for at in facts.backward:
-                written, asked = tree.statements(place.line, place), tree.statements(at.line, at)
-                if at.file != place.file or not written or not asked:
-                    continue
-                if tree.scope(written[0]) is not tree.scope(asked[0]):
-                    continue
-                new = _again(tree, written[0], asked[0])
-                if new is not None:
-                    title = f"compute the loss of line {at.line} again after line {place.line}"
-                    yield Candidate(title, "recompute", 0, {place.file: new}, AGAIN)
-
-
-def _again(tree: Tree, update: cst.CSTNode, backward: cst.CSTNode) -> str | None:
-    """The statements above the update that the loss comes from, once more in front of its backward."""
-    line, goal = tree.parent(update), tree.parent(backward)
-    block = tree.parent(goal) if goal is not None else None
-    if (
-        not isinstance(block, (cst.IndentedBlock, cst.Module))
-        or line is None
-        or tree.parent(line) is not block
-    ):
-        return None
-    body: list[cst.CSTNode] = list(block.body)
-    here = next(i for i, n in enumerate(body) if n is line)
-    there = next(i for i, n in enumerate(body) if n is goal)
-    if here >= there:
-        return None
-    wanted = {n.value for n in syntax.walk(backward) if isinstance(n, cst.Name)}
-    again: list[str] = []
-    for above in reversed(body[:there]):
-        small = above.body[0] if isinstance(above, cst.SimpleStatementLine) and len(above.body) == 1 else None
-        if not isinstance(small, cst.Assign):
-            continue
-        made = {n.value for t in small.targets for n in syntax.walk(t.target) if isinstance(n, cst.Name)}
-        if not made & wanted:
-            continue
-        wanted |= {n.value for n in syntax.walk(small.value) if isinstance(n, cst.Name)}
-        # Data, noise and what is made below the update stay as they are.
-        late = tree.span(small)[0] > tree.span(update)[1]
-        if (
-            not late
-            and syntax.has_call(small.value)
-            and not any(w in tree.code(small) for w in ("rand", "next("))
-        ):
-            again.insert(0, tree.code(small))
-    if not again:
-        return None
-    first = tree.span(body[here + 1])[0]
-    joint = tree.newline + tree.indent(backward)
-    return tree.replace((first, first, "".join(f"{text}{joint}" for text in again)))

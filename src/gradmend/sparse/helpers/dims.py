@@ -34,7 +34,7 @@ def wrap(S: SparseTensor, dim: int) -> int:
 def whole(n: Any) -> int:
     """A number of a dimension, as torch takes it: an int, or a tensor that is one."""
     try:
-        if isinstance(n, Tensor) and n.dim():
+        if isinstance(n, bool) or (isinstance(n, Tensor) and n.dim()):
             raise TypeError
         return operator.index(n)
     except TypeError as error:

@@ -12,7 +12,7 @@ from gradmend.sparse.kernels import checks, narrow, plain
 from gradmend.sparse.kernels.checks import address, operand, same_device
 from gradmend.sparse.kernels.gate import SMALL, flat, places, plan, rows, usable
 from gradmend.sparse.kernels.memory import empty
-from gradmend.sparse.kernels.team import run
+from gradmend.sparse.kernels.team import alone, run
 
 Size = tuple[int, ...]
 _INDEX = torch.int64
@@ -36,7 +36,7 @@ def spmm(
     k = X.shape[1]
     work = (nnz + n) * k
     if work < SMALL or not usable(values, X) or (p := plan(X.dtype, k)) is None:
-        return plain.spmm(crow, col, values, X, perm)
+        return alone(plain.spmm, crow, col, values, X, perm)
     if k == 1 and perm is None and narrow.takes(X.dtype, cols=X.shape[0], nnz=nnz):
         return narrow.spmv(crow, col, values, X, work)
     from gradmend.sparse.kernels import compiled
@@ -77,7 +77,7 @@ def sddmm(
     k, cols = A.shape[1], B.shape[0]
     work = (nnz + n) * k
     if work < SMALL or not usable(A, B) or (p := plan(A.dtype, k)) is None:
-        return plain.sddmm(crow, col, A, B, row)
+        return alone(plain.sddmm, crow, col, A, B, row)
     from gradmend.sparse.kernels import compiled
 
     kernel = compiled.sddmm(p.tag, p.wide, p.runs)
@@ -127,7 +127,7 @@ def spmm_backward(
     k = X.shape[1]
     work = (nnz + n) * k
     if work < SMALL or not usable(values, X, grad) or (p := plan(X.dtype, k)) is None:
-        return plain.spmm_backward(crow, col, crow_t, row_t, perm, values, X, grad, row)
+        return alone(plain.spmm_backward, crow, col, crow_t, row_t, perm, values, X, grad, row)
     if k == 1 and narrow.takes(X.dtype, cols=n, nnz=nnz):
         return narrow.spmv_backward(crow, col, values, X, grad, 2 * work)
     from gradmend.sparse.kernels import compiled

@@ -55,6 +55,18 @@ def torch_alone() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def alone(f: Callable[..., Any], *args: Any) -> Any:
+    """A kernel made of torch's ops, for which the same holds: its embedding_bag wakes threads for any length."""
+    if not _forked:
+        return f(*args)
+    with torch_alone():
+        return f(*args)
+
+
+def forked() -> bool:
+    return _forked
+
+
 def threads_for(work: int) -> int:
     """How many threads a call of so many multiply-adds is worth."""
     return 1 if _forked or work < ALONE else torch.get_num_threads()

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from gradmend.sparse.kernels import spmm
 from gradmend.sparse.kernels.plain import BAG, bag
+from gradmend.sparse.kernels.team import forked
 from gradmend.sparse.tensor import SparseTensor
 
 _TINY = 1 << 13  # multiply-adds: no other kernel is ever chosen for so few
@@ -20,7 +21,7 @@ _TINY = 1 << 13  # multiply-adds: no other kernel is ever chosen for so few
 
 def bare_product(S: SparseTensor, X: Any) -> Tensor | None:
     """S @ X, or None when the general road must do."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or forked():
         return None
     values, pattern = S._values, S.pattern
     ptr = pattern._kept_ptr  # built already: the pattern is known to be no longer than it is full

@@ -19,10 +19,12 @@ from gradmend.sparse.tensor import SparseTensor
 
 def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> SparseTensor:
     if dtype is not None:
+        if not isinstance(dtype, torch.dtype):
+            raise SparseError(f"softmax takes a dtype, not {type(dtype).__name__}.")
         S = S.to(dtype)
     if not S.is_floating_point():
         raise SparseError(f"softmax takes floating-point numbers, not {S.dtype}: say dtype=, or convert S.")
-    if S.pattern.ndim == 2 and S.values().dim() == 1 and dim in (0, 1, -1):
+    if S.pattern.ndim == 2 and S.values().dim() == 1 and type(dim) is int and dim in (0, 1, -1):
         return S.like(segment_softmax(S.values(), S.pattern._segments((0 if dim else 1,)), log))
     dim = wrap(S, dim)
     parts = split(S, (dim,))

@@ -215,7 +215,7 @@ def unbind(S: SparseTensor, dim: int = 0) -> Sequence[Any]:
 @implements("split")
 def split_(S: SparseTensor, split_size_or_sections: Any, dim: int = 0) -> tuple[SparseTensor, ...]:
     n = S.shape[wrap(S, dim)]
-    if isinstance(split_size_or_sections, int):
+    if isinstance(split_size_or_sections, int) and not isinstance(split_size_or_sections, bool):
         step = split_size_or_sections
         if step <= 0:
             raise SparseError(f"split takes a positive size, not {step}.")

@@ -116,7 +116,7 @@ def movedim(S: SparseTensor, source: Any, destination: Any) -> SparseTensor:
 
 
 def as_list(S: SparseTensor, x: Any) -> list[int]:
-    return [wrap(S, d) for d in ((x,) if isinstance(x, int) else x)]
+    return [wrap(S, d) for d in (x if isinstance(x, Sequence) else (x,))]
 
 
 @implements("reshape", "view")

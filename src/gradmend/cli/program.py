@@ -1,0 +1,47 @@
+"""The program that a command runs: its words, apart from the command's own options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from gradmend.errors import UsageError
+
+
+def words_of(args: argparse.Namespace, command: str, own: Sequence[str]) -> list[str]:
+    """SCRIPT or MODULE, then its arguments. An option of `command` among them is most likely meant for it: refused,
+    unless the program knows it as well, or `--` stands before the script."""
+    words: list[str] = args.module if args.module is not None else args.program
+    if not words:
+        raise UsageError(
+            f"no program given: gradmend {command} SCRIPT [ARGS...], or gradmend {command} -m MODULE [ARGS...]"
+        )
+    if words[0] == "--" and len(words) > 1:
+        return words[1:]
+    if args.module is None and words[0].startswith("-"):
+        raise UsageError(f"unknown option {words[0]}: options of gradmend come before the script")
+    for word in words[1:]:
+        name = word.partition("=")[0]
+        if name in own and name not in _text(words[0]):
+            raise UsageError(
+                f"{name} stands after {words[0]}, and would be given to it. For Gradmend, write it first: gradmend {command} "
+                f"{name} ... {words[0]}; for the program, write gradmend {command} -- {words[0]} ... {name}"
+            )
+    return words
+
+
+def _text(script: str) -> str:
+    try:
+        with open(script, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def writable(*outs: str | None) -> None:
+    """Say before a long run that its report has nowhere to go."""
+    for out in outs:
+        folder = os.path.dirname(os.path.abspath(out)) if out else None
+        if folder and not os.path.isdir(folder):
+            raise UsageError(f"can't write {out}: there is no folder {folder}")

@@ -1,0 +1,175 @@
+"""What fix writes is what a reviewer would take: each program with the lines that its diff must, and must not, have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradmend.fix.plan import Plan
+
+HEAD = "import torch, torch.nn as nn, torch.nn.functional as F\ntorch.manual_seed(0)\n"
+
+# name -> (program, lines added, lines removed)
+PROGRAMS = {
+    "prediction_used_after_a_step": (
+        """
+d, g = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), nn.Linear(3, 2)
+od, og = torch.optim.Adam(d.parameters(), 1e-2), torch.optim.Adam(g.parameters(), 1e-2)
+for _ in range(3):
+    fake = g(torch.randn(6, 3))
+    ones = torch.ones(6, 1)
+    score = d(fake)
+    d_loss = F.softplus(score).mean() + F.softplus(-d(torch.randn(6, 2))).mean()
+    od.zero_grad()
+    d_loss.backward(retain_graph=True)
+    od.step()
+    g_loss = F.binary_cross_entropy_with_logits(score, ones)
+    og.zero_grad()
+    g_loss.backward()
+    og.step()
+""",
+        ["    score = d(fake)"],
+        [],
+    ),
+    "prediction_outside_of_the_closure": (
+        """
+net = nn.Linear(3, 1)
+x, y = torch.randn(16, 3), torch.randn(16, 1)
+opt = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=4)
+pred = net(x)
+
+def closure():
+    opt.zero_grad()
+    loss = ((pred - y) ** 2).mean()
+    loss.backward()
+    return loss
+
+opt.step(closure)
+""",
+        ["    pred = net(x)"],
+        ["pred = net(x)"],
+    ),
+    "prediction_outside_of_the_loop": (
+        """
+net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+opt = torch.optim.Adam(net.parameters(), 1e-2)
+x, y = torch.randn(10, 3), torch.randint(0, 2, (10,))
+pred = net(x)
+for _ in range(3):
+    opt.zero_grad()
+    loss = F.cross_entropy(pred, y)
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+        ["    pred = net(x)"],
+        ["pred = net(x)"],
+    ),
+    "rows_unpacked_and_written": (
+        """
+rate = torch.tensor(0.3, requires_grad=True)
+state = torch.zeros(5, 2)
+state[0, 0] = 1.0
+for t in range(1, 5):
+    s, i = state[t - 1]
+    state[t, 0] = s * rate
+    state[t, 1] = i + s
+state.sum().backward()
+""",
+        ["    s, i = state[t - 1].clone()"],
+        ["    s, i = state[t - 1]"],
+    ),
+    "hook_style_weight_norm": (
+        """
+net = torch.nn.utils.weight_norm(nn.Linear(4, 8))
+x = torch.randn(16, 4)
+mu, log_scale = net(x).chunk(2, dim=-1)
+scale = log_scale.mul_(0.5).tanh_().add(1.0)
+loss = ((scale * x + mu) ** 2).mean() - scale.log().sum(1).mean()
+loss.backward()
+""",
+        ["scale = log_scale.mul(0.5).tanh().add(1.0)"],
+        ["scale = log_scale.mul_(0.5).tanh_().add(1.0)"],
+    ),
+    "tabs_and_spaces": (
+        "\nx = torch.ones(2, requires_grad=True)\nfor i in range(2):\n        if i == 0:\n        \ty = x.exp()\n        else:\n\t    y += 1\ny.sum().backward()\n",
+        ["\t    y = y + 1"],
+        ["\t    y += 1"],
+    ),
+    "update_by_hand": (
+        """
+w = torch.randn(3, requires_grad=True)
+for _ in range(2):
+    loss = (w ** 2).sum()
+    loss.backward()
+    w -= 0.1 * w.grad
+    w.grad.zero_()
+""",
+        ["    with torch.no_grad():", "        w -= 0.1 * w.grad", "        w.grad.zero_()"],
+        ["    w -= 0.1 * w.grad", "    w.grad.zero_()"],
+    ),
+    "row_read_then_written": (
+        """
+w = torch.randn(4, 4, requires_grad=True)
+h = torch.zeros(5, 4)
+h[0] = 1
+for t in range(1, 5):
+    h[t] = torch.sigmoid(h[t - 1] @ w)
+    h[t] *= 0.9
+h.pow(2).sum().backward()
+""",
+        ["    h[t] = torch.sigmoid(h[t - 1].clone() @ w)"],
+        ["    h[t] = torch.sigmoid(h[t - 1] @ w)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_diff(name: str, plan: Callable[[str], Plan], tmp_path: Path) -> None:
+    source, added, removed = PROGRAMS[name]
+    found = plan(HEAD + source)
+    assert found.status == "proven", (
+        found.message,
+        [(t.candidate.title, t.verdict.why) for t in found.tried],
+    )
+    file = str(tmp_path / "main.py")
+    new = found.original[file].as_typed(found.sources[file])
+    diff = list(difflib.ndiff((HEAD + source).splitlines(), new.splitlines()))
+    assert [line[2:] for line in diff if line.startswith("+ ")] == added
+    assert [line[2:] for line in diff if line.startswith("- ")] == removed
+
+
+def test_a_total_that_goes_back_again_is_left_to_the_author(plan: Callable[[str], Plan]) -> None:
+    program = """
+net = nn.Linear(3, 1)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+total = 0
+for _ in range(3):
+    loss = net(torch.randn(5, 3)).pow(2).mean()
+    total += loss
+    opt.zero_grad()
+    total.backward()
+    opt.step()
+"""
+    found = plan(HEAD + program)
+    assert found.status == "unproven" and "ambiguous" in found.message
+    assert not any(t.candidate.kind == "second_backward" for t in found.tried)
+    (text,) = found.options[0].sources.values()
+    assert "total += loss.item()" in text and "loss.backward()" in text and "%" in found.options[0].told
+
+
+def test_the_edit_that_changes_the_forward_is_an_option_with_its_effect(plan: Callable[[str], Plan]) -> None:
+    program = """
+lin = nn.Linear(4, 4)
+x = torch.randn(2, 4)
+h = torch.relu(lin(x))
+kept = h
+h += x
+(kept ** 2).sum().backward()
+"""
+    found = plan(HEAD + program)
+    assert found.status == "proven" and "torch.relu(lin(x)).clone()" in next(iter(found.sources.values()))
+    (option,) = [o for o in found.options if o.candidate.kind == "rebind"]
+    assert "h = h + x" in next(iter(option.sources.values())) and "the loss of backward call 1" in option.told
