@@ -1,45 +1,92 @@
-"""Build the compiled part where there is a compiler. Where there is none the package is pure Python, and only slower."""
+"""Build the compiled part where there is a compiler. Where there is none the package is pure Python, and only slower.
+
+Two kinds of library, all of them or none, in src/gradmend/capture/native/built: the edge, which is C, and the hot modules,
+which are the package's own .py files, typed by the .pxd beside them and compiled by Cython. `made_of.json` says of which
+sources they were made: capture/native/loading.py takes no others.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import runpy
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NAME, SOURCES = "gradmend.capture._fast", "src/gradmend/capture/native"
+NATIVE = Path("src/gradmend/capture/native")
+DIRECTIVES = {
+    "language_level": 3,
+    "annotation_typing": False,  # `tuple` in Python takes a torch.Size too
+    "initializedcheck": False,
+}
 
 
 class CompiledPart(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name != "wheel" or os.environ.get("GRADMEND_PURE", "0") not in ("", "0"):
+        if self.target_name != "wheel":
             return
-        editable = version == "editable"
-        into = Path(self.root, "src" if editable else "build/compiled")
+        os.chdir(self.root)
+        built = NATIVE / "built"
+        shutil.rmtree(built, ignore_errors=True)  # of an earlier build: by another compiler, or of other sources
+        if os.environ.get("GRADMEND_PURE", "0") not in ("", "0"):
+            return
         try:
-            built = _compile(Path(self.root), into)
-        except Exception as error:  # whatever a compiler, its headers or their absence may say
+            build(built)
+        except (Exception, SystemExit) as error:  # whatever a compiler, its headers or their absence may say
+            shutil.rmtree(built, ignore_errors=True)
             self.app.display_warning(f"gradmend is built without its compiled part, pure and slower: {error}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        if not editable:
-            build_data["force_include"][str(built)] = str(built.relative_to(into))
+        if version != "editable":
+            for path in built.iterdir():
+                build_data["force_include"][str(path)] = str(path.relative_to("src"))
 
 
-def _compile(root: Path, into: Path) -> Path:
+def build(into: Path, flags: tuple[str, ...] = ()) -> None:
+    """All libraries into a folder. `flags` are for the compiler, and for C of our own only."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    os.chdir(root)
-    sources, headers = (sorted(str(p) for p in Path(SOURCES).glob(f"*.{end}")) for end in "ch")
-    extension = Extension(NAME, sources, depends=headers)
-    command = build_ext(Distribution({"name": "gradmend", "ext_modules": [extension]}))
+    loading = runpy.run_path(str(NATIVE / "loading.py"))
+    sources, headers = (sorted(str(p) for p in NATIVE.glob(f"*.{end}")) for end in "ch")
     with tempfile.TemporaryDirectory() as scratch:
-        command.build_lib, command.build_temp = str(into), scratch
-        command.force = True  # a library of an earlier build may be by another compiler, or none of ours
+        extensions = [
+            Extension(loading["EDGE"], sources, depends=headers, extra_compile_args=list(flags)),
+            *_hot(loading["HOT"], scratch),
+        ]
+        command = build_ext(Distribution({"name": "gradmend", "ext_modules": extensions}))
+        command.build_lib, command.build_temp = str(Path(scratch, "lib")), str(Path(scratch, "temp"))
+        command.force = True
+        command.parallel = os.cpu_count()
         command.ensure_finalized()
         command.run()
-    return Path(command.get_ext_fullpath(NAME))
+        into.mkdir(parents=True, exist_ok=True)
+        for extension in extensions:
+            made = Path(command.get_ext_fullpath(extension.name))
+            shutil.copy2(made, into / f"{extension.name}.{made.name.partition('.')[2]}")
+    (into / "made_of.json").write_text(json.dumps(loading["digest"]()))
+
+
+def _hot(names: tuple[str, ...], scratch: str) -> list[Any]:
+    from Cython.Build import cythonize
+    from setuptools import Extension
+
+    modules = [
+        Extension(f"gradmend.capture.{name}", [f"src/gradmend/capture/{name.replace('.', '/')}.py"])
+        for name in names
+    ]
+    return list(
+        cythonize(
+            modules, build_dir=scratch, include_path=["src"], compiler_directives=DIRECTIVES, quiet=True, force=True
+        )
+    )
+
+
+if __name__ == "__main__":  # for those who work on it: `python hatch_build.py` builds in place
+    shutil.rmtree(NATIVE / "built", ignore_errors=True)
+    build(NATIVE / "built")

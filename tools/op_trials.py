@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import gradmend
-from gradmend.capture.ledger.ledger import Finding
+from gradmend.capture.ledger.findings import Finding
 from gradmend.model import Conflict, Save, Site, TensorInfo
 from gradmend.story import linking
 

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradmend.capture.native.loading import compiled
+from gradmend.capture.native.loading import edge as compiled
 from gradmend.capture.taps import hub, switch
 
 

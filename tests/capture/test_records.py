@@ -12,7 +12,7 @@ from strided import views
 import gradmend
 from gradmend.capture import recorder
 from gradmend.capture.memory.layouts import layout_of
-from gradmend.capture.native.loading import compiled
+from gradmend.capture.native.loading import edge as compiled
 
 
 def _by_attributes(t: torch.Tensor) -> Any:

@@ -6,7 +6,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hook
 
 import gradmend
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.entries import Entry
+from gradmend.capture.ledger.entries import Save
 from gradmend.capture.taps import switch
 
 _top = torch._C._autograd._top_saved_tensors_default_hooks
@@ -24,7 +24,7 @@ def test_a_save_is_an_entry_that_holds_no_graph():
     with gradmend.watch():
         y = leaf().exp()
         entry = packed(y)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, Save)
     assert entry.handle.grad_fn is None
     assert entry.handle.untyped_storage()._cdata == y.untyped_storage()._cdata
     assert entry.version == 0
@@ -51,7 +51,7 @@ def test_a_graph_made_under_watch_is_freed_without_the_collector():
 def test_outside_nothing_is_packed():
     with gradmend.watch():
         pass
-    assert not isinstance(packed(leaf().exp()), Entry)
+    assert not isinstance(packed(leaf().exp()), Save)
 
 
 def test_inner_hooks_pack_and_unpack_as_they_would():
@@ -143,7 +143,7 @@ def test_inside_a_function_that_torch_func_differentiates():
     assert torch.equal(torch.func.grad(body)(torch.ones(3)), torch.full((3,), 2.0))
     with gradmend.heal():
         assert torch.equal(torch.func.grad(body)(torch.ones(3)), torch.full((3,), 2.0))
-        assert isinstance(packed(leaf().exp()), Entry)
+        assert isinstance(packed(leaf().exp()), Save)
     assert not switch.armed() and _top(False) is None
 
 

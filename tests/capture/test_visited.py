@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import gradmend
+from gradmend.capture.graph import calls as graph_calls
 from gradmend.capture.graph import nodes as graph_nodes
 from gradmend.capture.hooks import backward_calls
 from gradmend.story.failures import nodes
@@ -110,10 +111,10 @@ def test_a_call_knows_which_nodes_asked(name: str) -> None:
         others, kept_beside = kept_below(beside)
         out.backward()
         call = backward_calls.history[-1]
-    asked = {n for n in keepers if backward_calls.who_ran(n, [call], every) is not None}
+    asked = {n for n in keepers if graph_calls.who_ran(n, [call], every) is not None}
     assert {n - first for n in asked} == as_the_nodes_say(PROGRAMS[name])
     assert asked
-    assert not [n for n in kept_beside if backward_calls.who_ran(n, [call], others) is not None]
+    assert not [n for n in kept_beside if graph_calls.who_ran(n, [call], others) is not None]
 
 
 def test_no_node_gets_an_object(monkeypatch: pytest.MonkeyPatch) -> None:

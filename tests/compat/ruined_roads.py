@@ -64,7 +64,7 @@ class _Elsewhere:
 RUINS: dict[str, Callable[[], Any]] = {
     "writes": _gone(switch, "arm", "disarm"),
     "views": _gone(layouts, "overlap", value=lambda a, b: False),
-    "counters": _gone(entries.Entry, "uncredited", value=lambda self: False),
+    "counters": _gone(entries.Save, "uncredited", value=lambda self: False),
     "data": _gone(ledger.Ledger, "swapped", value=lambda *a: nothing),
     "escapes": _gone(escapes, "fingerprint", value=lambda t: 0),
     "hooks": _gone(saved_tensors, "_enter", value=saved_tensors._plain_enter),

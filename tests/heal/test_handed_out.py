@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import gradmend
-from gradmend.capture.native.loading import compiled
 
 N = 12
 
@@ -72,15 +71,6 @@ def test_what_backward_keeps_stays_what_it_was(keep: Callable[[torch.Tensor], An
         got = torch.as_tensor(kept).flatten()
         assert torch.equal(got, row[-got.numel() :])
     Keeping.kept = []
-
-
-@pytest.mark.skipif(compiled is None, reason="no compiler was found when gradmend was installed")
-def test_what_nobody_keeps_is_used_again() -> None:
-    Keeping.kept, Keeping.keep = [], staticmethod(torch.Tensor.data_ptr)
-    x = rows().requires_grad_()
-    with gradmend.heal():
-        total_of(x, Keeping.apply).backward()
-    assert len(Keeping.kept) == N and len(set(Keeping.kept)) <= 3
 
 
 def test_a_graph_of_the_gradient_holds_what_it_was_given() -> None:

@@ -121,7 +121,7 @@ class Audit:
         kwargs: dict[str, Any],
     ) -> Any:
         retain, create, inputs = flags
-        frame = resolve(raw_here(3)).user
+        frame = resolve(raw_here()).user
         leaves = _leaves(outputs) if kwargs.get("accumulate_grad") else []
         targets = [leaf for leaf, _ in leaves] if not inputs else list(inputs)
         names = _names(targets, sys._getframe(3))

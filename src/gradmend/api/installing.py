@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from gradmend.capture import recorder
-from gradmend.capture.graph import branches
+from gradmend.capture.graph import branches, calls
 from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached, unexplained
@@ -60,14 +60,14 @@ def ignore_backwards() -> None:
         backward_calls.forget()
 
 
-def _started(call: backward_calls.BackwardCall, roots: Any, grads: Any) -> None:
+def _started(call: calls.BackwardCall, roots: Any, grads: Any) -> None:
     if optimizer_steps.asleep:
         optimizer_steps.wake()
     if arming.watching:
         arming.before_backward(call, roots, grads)
 
 
-def _failed(call: backward_calls.BackwardCall, error: BaseException, roots: Any) -> None:
+def _failed(call: calls.BackwardCall, error: BaseException, roots: Any) -> None:
     arming.after_backward(call)
     if not isinstance(error, RuntimeError) or attached(error) is not None:
         return
@@ -78,10 +78,10 @@ def _failed(call: backward_calls.BackwardCall, error: BaseException, roots: Any)
         attach(error, conflict, words_of(conflict))
 
 
-def _story_of(call: backward_calls.BackwardCall, error: RuntimeError, roots: Any) -> Conflict | None:
+def _story_of(call: calls.BackwardCall, error: RuntimeError, roots: Any) -> Conflict | None:
     from gradmend.story.failures.diagnosing import diagnose
 
-    conflict = diagnose(error, history=backward_calls.history, roots=roots, at=call.site)
+    conflict = diagnose(error, history=calls.history, roots=roots, at=call.site)
     ring = recorder.current()
     if conflict is None and ring is not None:
         from gradmend.story.failures.postmortem import postmortem

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from gradmend.api import installing
-from gradmend.capture.hooks import arming, backward_calls, retaining, saved_tensors
-from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
-from gradmend.capture.ledger.judging import Finding
+from gradmend.capture.graph import calls
+from gradmend.capture.graph.calls import BackwardCall, Roots
+from gradmend.capture.hooks import arming, retaining, saved_tensors
+from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
@@ -41,9 +42,9 @@ class Teller:
     def __call__(self, finding: Finding | Fault) -> BaseException | None:
         if isinstance(finding, Fault):
             return self._stop(finding)
-        entry, first = finding.entry, finding.first
+        save, first = finding.save, finding.first
         key = (
-            entry.raw,
+            save.raw,
             first.raw if first else None,
             finding.slot,
             finding.harmful,
@@ -57,11 +58,11 @@ class Teller:
                 conflict = link(finding)
             known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
             self.session.conflicts.append(conflict)
-            if finding.cause == "write" and first and not isinstance(entry, Read):
+            if finding.cause == "write" and first and not isinstance(save, Read):
                 if finding.harmful:
-                    self.healed[entry.raw, first.raw] = known
+                    self.healed[save.raw, first.raw] = known
                 elif not finding.changed:
-                    self.spared[entry.raw, first.raw] = known
+                    self.spared[save.raw, first.raw] = known
         else:
             known[1] += 1
             known[2] += finding.kept
@@ -72,7 +73,7 @@ class Teller:
                 self._warn(self.session.conflicts[known[0]])
             return None
         # What a checkpointed region reads again is read where it lies: no old value can be put there.
-        healable = finding.cause in ("write", "swap") and not isinstance(entry, Read)
+        healable = finding.cause in ("write", "swap") and not isinstance(save, Read)
         if self.policy == "heal" and healable:
             if known[1] == 1:
                 self._healed(self.session.conflicts[known[0]])
@@ -139,7 +140,7 @@ class Teller:
         """A backward went through a graph that PyTorch would have freed: told once for each line, and if it grows."""
         from gradmend.story.failures.second_backward import diagnose, growing
 
-        conflict = diagnose(call.site, roots=roots, history=backward_calls.history, kept=call)
+        conflict = diagnose(call.site, roots=roots, history=calls.history, kept=call)
         if times == 1:
             self.session.conflicts.append(conflict)
             self._healed(conflict)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
 import torch
 
-from gradmend.capture.native.loading import compiled
-from gradmend.folder import OURS
+from gradmend.capture import edge
+from gradmend.folder import is_ours
 from gradmend.model import Frame, Owner, Site
 
 Raw = tuple[int, ...]
@@ -42,7 +43,7 @@ _codes: dict[int, CodeType] = {}  # of every site ever taken: held, so that an i
 
 
 def _owner_of(name: str) -> int:
-    if name.startswith(OURS):
+    if is_ours(name):
         return _OWN
     if name.startswith(_TORCH):
         return _TORCH_OWNED
@@ -65,9 +66,9 @@ def is_user_file(name: str) -> bool:
     return _owner_of(name) == _USER
 
 
-def _raw_here(depth: int = 1) -> Raw:
-    """The call chain above the caller, without resolving anything."""
-    return raw_from(sys._getframe(depth))
+def _raw_here() -> Raw:
+    """The call chain above, our own frames left out, without resolving anything."""
+    return raw_from(sys._getframe(1))
 
 
 def raw_from(frame: FrameType | None) -> Raw:
@@ -96,18 +97,16 @@ def raw_from(frame: FrameType | None) -> Raw:
     return tuple(out)
 
 
-raw_here = _raw_here
-if compiled is not None:
-    compiled.know_codes(_meet, _OWN, _USER, _MOST_FRAMES, _MOST_USER_FRAMES)
-    raw_here = compiled.raw_here
+edge.tell("know_codes", _meet, _OWN, _USER, _MOST_FRAMES, _MOST_USER_FRAMES)
+raw_here: Callable[[], Raw] = edge.chosen("raw_here", _raw_here)
 
 
 def raw_of(tb: TracebackType | None) -> Raw:
     """Where an exception was raised."""
     out: list[int] = []
     while tb is not None:
-        _meet(tb.tb_frame.f_code)
-        out[:0] = (id(tb.tb_frame.f_code), tb.tb_lasti)
+        if _meet(tb.tb_frame.f_code) != _OWN:
+            out[:0] = (id(tb.tb_frame.f_code), tb.tb_lasti)
         tb = tb.tb_next
     return tuple(out)
 
@@ -140,5 +139,5 @@ def resolve(raw: Raw) -> Site:
     return Site(tuple(frames))
 
 
-def here(depth: int = 1) -> Site:
-    return resolve(raw_here(depth + 1))
+def here() -> Site:
+    return resolve(raw_here())

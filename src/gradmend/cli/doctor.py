@@ -29,11 +29,11 @@ def examine() -> dict[str, Any]:
     import torch
 
     from gradmend import __version__
+    from gradmend.capture.native.loading import form
     from gradmend.capture.taps.homes import patches
     from gradmend.capture.taps.missing import missing
     from gradmend.compat import trust
     from gradmend.compat.releases import is_tested
-    from gradmend.form import form
 
     broken, _ = trust.tried()
     return {

@@ -16,7 +16,7 @@ _COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "dry
 def build(only: str | None = None) -> argparse.ArgumentParser:
     """The parser; with `only`, of that command alone: the others' modules need not load for it."""
     from gradmend import __version__
-    from gradmend.form import form
+    from gradmend.capture.native.loading import form
 
     parser = argparse.ArgumentParser(
         prog="gradmend",

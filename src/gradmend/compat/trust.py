@@ -180,14 +180,14 @@ def canaries() -> ModuleType:
 
 def _cache_file() -> Path:
     from gradmend import __version__
-    from gradmend.capture.native.loading import compiled
+    from gradmend.capture.native.loading import COMPILED
 
     build = (
         torch.__version__,
         torch.version.git_version,
         sys.version,
         __version__,
-        compiled is None,
+        COMPILED,
         _own_files(),
     )
     name = hashlib.sha256(repr(build).encode()).hexdigest()[:24]

@@ -12,7 +12,7 @@ from typing import Any
 
 def about(program: str, args: Sequence[str] = (), command: Sequence[str] | None = None) -> dict[str, Any]:
     from gradmend import __version__
-    from gradmend.form import form
+    from gradmend.capture.native.loading import form
 
     torch = sys.modules.get("torch")
     return {

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gradmend.errors import ConflictError, attached, pytorch_says
-from gradmend.folder import OURS
+from gradmend.folder import is_ours
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
 from gradmend.report.ranks import with_children
@@ -75,7 +75,7 @@ def run_program(options: Options) -> int:
             finish()
 
         def went() -> None:
-            from gradmend.capture.hooks.backward_calls import history
+            from gradmend.capture.graph.calls import history
 
             go()
             name = os.path.basename(options.target)
@@ -199,6 +199,6 @@ def _leave_out_ours(summary: traceback.TracebackException | None, seen: set[int]
     if summary is None or id(summary) in seen:
         return
     seen.add(id(summary))
-    summary.stack[:] = [frame for frame in summary.stack if not frame.filename.startswith(OURS)]
+    summary.stack[:] = [frame for frame in summary.stack if not is_ours(frame.filename)]
     for inner in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
         _leave_out_ours(inner, seen)

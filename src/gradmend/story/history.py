@@ -9,8 +9,9 @@ import torch
 
 from gradmend.capture.edits.arrivals import site_of
 from gradmend.capture.graph import branches, nodes
-from gradmend.capture.ledger.entries import Entry, Written
-from gradmend.capture.ledger.ledger import Finding, Ledger
+from gradmend.capture.ledger.entries import Save, Write
+from gradmend.capture.ledger.findings import Finding
+from gradmend.capture.ledger.ledger import Ledger
 from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
 from gradmend.capture.sites import Raw, resolve
 from gradmend.model import Event, History, Lane, Node, TensorInfo
@@ -26,7 +27,7 @@ _NEAR = 8  # nodes of one level that are shown
 
 def history(finding: Finding, saved: str | None, written: str | None) -> History | None:
     """What is known of the storage; None where the tensor has no memory of its own."""
-    entry, ledger = finding.entry, finding._ledger
+    entry, ledger = finding.save, finding.ledger
     try:
         layout = entry.layout or layout_of(entry.handle)
         nbytes = int(_Base.untyped_storage(entry.handle).nbytes())
@@ -118,15 +119,15 @@ class _Book:
         return tuple(events)
 
 
-def _of_storage(entry: Entry) -> tuple[Sequence[Entry], Sequence[Written]]:
+def _of_storage(entry: Save) -> tuple[Sequence[Save], Sequence[Write]]:
     if entry.timeline is None:
         return (), [written for written, _ in entry.swaps]
     log = list(entry.timeline.log)
     known = {id(w) for w in log}
-    return entry.timeline.entries(), log + [w for w, _ in entry.swaps if id(w) not in known]
+    return entry.timeline.saves(), log + [w for w, _ in entry.swaps if id(w) not in known]
 
 
-def _versions(entry: Entry, log: Iterable[Written]) -> dict[int, int]:
+def _versions(entry: Save, log: Iterable[Write]) -> dict[int, int]:
     """PyTorch's counter after each Write, where one step for each explains all of them."""
     moved = sorted(w.tick for w in log if w.tick > entry.tick and w.moved)
     if int(entry.handle._version) - entry.version != len(moved):
@@ -134,7 +135,7 @@ def _versions(entry: Entry, log: Iterable[Written]) -> dict[int, int]:
     return {tick: entry.version + n for n, tick in enumerate(moved, 1)}
 
 
-def _values(ledger: Ledger, entry: Entry, met: Sequence[Written]) -> dict[int, tuple[float, float] | None]:
+def _values(ledger: Ledger, entry: Save, met: Sequence[Write]) -> dict[int, tuple[float, float] | None]:
     """The range of the saved region at the Save (0) and after the first Writes that met it."""
     if not _readable(entry.handle):
         return {}
@@ -165,7 +166,7 @@ def _range(t: torch.Tensor) -> tuple[float, float] | None:
         return None
 
 
-def _changed(ledger: Ledger, entry: Entry, layout: Layout, nbytes: int) -> tuple[tuple[int, int], ...]:
+def _changed(ledger: Ledger, entry: Save, layout: Layout, nbytes: int) -> tuple[tuple[int, int], ...]:
     """Runs of bytes that differ from what was saved, to one part in so many of the storage."""
     handle = entry.handle
     saved = ledger.value(entry)
@@ -197,7 +198,7 @@ def _offsets(layout: Layout) -> torch.Tensor:
     return out.reshape(-1)
 
 
-def _views(entry: Entry, layout: Layout, nbytes: int, name: str | None) -> tuple[str, ...]:
+def _views(entry: Save, layout: Layout, nbytes: int, name: str | None) -> tuple[str, ...]:
     """From the tensor that owns the memory to what was saved of it."""
     item = layout.dtype.itemsize
     if (layout.lo, layout.hi) == (0, nbytes) and layout.dense and len(layout.shape) < 2:

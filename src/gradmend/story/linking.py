@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.ledger.entries import Entry, Written
-from gradmend.capture.ledger.ledger import Finding
+from gradmend.capture.ledger import entries
+from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.unguarded import Kept, Unguarded
 from gradmend.capture.memory.layouts import Layout
 from gradmend.capture.sites import resolve
@@ -35,7 +35,7 @@ def kind_of(finding: Finding) -> Kind:
 
 
 def link(finding: Finding) -> Conflict:
-    entry = finding.entry
+    entry = finding.save
     if isinstance(entry, Unguarded):
         from gradmend.story import silent
 
@@ -72,10 +72,10 @@ _MOST_LINKED = 256
 
 
 def _key(
-    finding: Finding, node: str, name: str | None, written: Sequence[tuple[Written, str | None, int]]
+    finding: Finding, node: str, name: str | None, written: Sequence[tuple[entries.Write, str | None, int]]
 ) -> tuple[object, ...]:
     """All that a conflict is made of."""
-    entry, f = finding.entry, finding
+    entry, f = finding.save, finding
     facts = f.cause, f.slot, f.changed, f.read, f.moved, f.kept, f.backward, name, node
     looks = entry.layout, shape_of(entry.handle), entry.handle.dtype, _size(entry)
     saved = entry.raw, entry.escape, entry.moved(), _is_leaf(finding)
@@ -84,7 +84,7 @@ def _key(
 
 
 def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[Write]) -> Conflict:
-    entry = finding.entry
+    entry = finding.save
     kind = kind_of(finding)
     backward = resolve(finding.backward).user
     first = writes[0] if writes else None
@@ -122,7 +122,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
 
 def _is_leaf(finding: Finding) -> bool:
     """Whether it is a parameter, or a view of one: a Linear keeps its weight transposed."""
-    entry = finding.entry
+    entry = finding.save
     original = entry.original() if entry.original else None
     if original is None:  # a view that is gone; the graph still leads through it to what it is of
         return _leads_to_leaf(finding.node, entry.handle, _MOST_VIEWS)
@@ -145,9 +145,9 @@ def _covers(written: Layout, saved: Layout | None) -> bool:
     return saved is not None and written.dense and written.lo <= saved.lo and saved.hi <= written.hi
 
 
-def _told(writes: Sequence[Written]) -> list[Written]:
+def _told(writes: Sequence[entries.Write]) -> list[entries.Write]:
     """One Write for each line and op, the first of each; a loop's thousand repeats are counted elsewhere."""
-    seen: dict[tuple[object, str], Written] = {}
+    seen: dict[tuple[object, str], entries.Write] = {}
     for written in writes:
         seen.setdefault((written.raw, written.op), written)
         if len(seen) == _MOST_WRITES:
@@ -161,7 +161,7 @@ def _info(layout: Layout | None, name: str | None) -> TensorInfo:
     return TensorInfo(layout.shape, str(layout.dtype).removeprefix("torch."), name)
 
 
-def _name_of_saved(entry: Entry, op: str, slot: str | None) -> str | None:
+def _name_of_saved(entry: entries.Save, op: str, slot: str | None) -> str | None:
     site = resolve(entry.raw)
     # Below a library's line the source can only guess which argument went where: the program knows.
     if is_direct(site):
@@ -170,7 +170,7 @@ def _name_of_saved(entry: Entry, op: str, slot: str | None) -> str | None:
 
 
 def _save(finding: Finding, node: str, op: str, name: str | None) -> Save:
-    entry, handle = finding.entry, finding.entry.handle
+    entry, handle = finding.save, finding.save.handle
     info = TensorInfo(shape_of(handle) or (), str(handle.dtype).removeprefix("torch."), name)
     return Save(resolve(entry.raw), op, node, finding.slot, info, _view(entry), _is_leaf(finding))
 
@@ -184,12 +184,12 @@ def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
     return argument_name(frame, slot, op)
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: entries.Save) -> int:
     """Of its storage, in elements."""
     return _storage_of(entry.handle).nbytes() // entry.handle.element_size() if entry.timeline else 0
 
 
-def _view(entry: Entry) -> str | None:
+def _view(entry: entries.Save) -> str | None:
     """How the tensor lies in a larger storage, in words."""
     handle, total = entry.handle, _size(entry)
     if handle.numel() >= total:
@@ -198,20 +198,20 @@ def _view(entry: Entry) -> str | None:
     return f"{handle.numel()} of the {total} elements of its storage, from element {offset} on"
 
 
-def _name_of_written(written: Written, finding: Finding) -> str | None:
+def _name_of_written(written: entries.Write, finding: Finding) -> str | None:
     site = resolve(written.raw)
     name = written_name(site.user, written.op) if site.user else None
-    return name if name and is_direct(site) else holder(finding.entry.handle) or name
+    return name if name and is_direct(site) else holder(finding.save.handle) or name
 
 
-def _times(written: Written, finding: Finding) -> int:
+def _times(written: entries.Write, finding: Finding) -> int:
     return sum(1 for w in finding.writes if w.op == written.op and w.raw == written.raw)
 
 
-def _write(written: Written, name: str | None, times: int, finding: Finding) -> Write:
+def _write(written: entries.Write, name: str | None, times: int, finding: Finding) -> Write:
     how = "metadata" if written.how == "metadata" else "data"
     view = None
-    saved = finding.entry.layout
+    saved = finding.save.layout
     if saved is not None and (written.layout.lo, written.layout.hi) != (saved.lo, saved.hi):
         item = written.layout.dtype.itemsize
         first, last = written.layout.lo // item, (written.layout.hi - 1) // item
@@ -220,7 +220,7 @@ def _write(written: Written, name: str | None, times: int, finding: Finding) -> 
     return Write(resolve(written.raw), written.op, info, how, not written.moved, times, view)  # type: ignore[arg-type]
 
 
-def write_of(written: Written, finding: Finding) -> Write:
+def write_of(written: entries.Write, finding: Finding) -> Write:
     return _write(written, _name_of_written(written, finding), _times(written, finding), finding)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradmend.capture.ledger.entries import Written
-from gradmend.capture.ledger.ledger import Finding
+from gradmend.capture.ledger import entries
+from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Kept, Read
 from gradmend.capture.sites import resolve
@@ -23,7 +23,7 @@ from gradmend.story.source import parse
 
 def link_kept(finding: Finding) -> Conflict:
     """A tensor that a custom Function hung on ctx was overwritten before its backward."""
-    entry = finding.entry
+    entry = finding.save
     assert isinstance(entry, Kept)
     site = resolve(entry.raw)
     inner = _assigned(entry)
@@ -52,7 +52,7 @@ def link_kept(finding: Finding) -> Conflict:
 
 def link_read(finding: Finding) -> Conflict:
     """A tensor that a checkpointed region read has changed before the region runs again."""
-    entry = finding.entry
+    entry = finding.save
     assert isinstance(entry, Read)
     handle = entry.handle
     fault = Fault(
@@ -133,7 +133,7 @@ def link_fault(fault: Fault) -> Conflict:
     )
 
 
-def _written(written: Written) -> Write:
+def _written(written: entries.Write) -> Write:
     site = resolve(written.raw)
     frame = site.user
     layout = written.layout

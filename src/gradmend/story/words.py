@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from gradmend.capture.ledger.ledger import Finding
+from gradmend.capture.ledger.findings import Finding
 from gradmend.model import Frame, Save, Site, Write
 from gradmend.story.names import call_name, enclosing_loop
 

@@ -179,7 +179,7 @@ def test_an_earlier_life_of_the_memory_is_not_blamed() -> None:
         error = exc
     lo = y.data_ptr()
     at_tick = {1: "old_", 2: "old_", 3: "new_"}
-    here = raw_here(1)
+    here = raw_here()
     old = [Row(lo, lo + 12, 1, 1, "old_", here), Row(lo, lo + 12, 2, 2, "old_", here)]
     conflict = postmortem(error, [y.sum()], [*old, Row(lo, lo + 12, 1, 3, "new_", here)])
     assert conflict is not None

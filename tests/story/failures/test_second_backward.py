@@ -12,8 +12,9 @@ import pytest
 import torch
 from broken_programs import fail
 
+from gradmend.capture.graph import calls as graph_calls
 from gradmend.capture.hooks import backward_calls
-from gradmend.capture.sites import raw_here
+from gradmend.capture.sites import raw_here, resolve
 from gradmend.model import Conflict, Site
 from gradmend.story.failures import diagnose
 from gradmend.story.failures.explain import from_text
@@ -45,11 +46,11 @@ class ledger(torch.autograd.graph.saved_tensors_hooks):
 
     @staticmethod
     def pack(t: torch.Tensor) -> tuple[Any, torch.Tensor]:
-        return raw_here(2), t
+        return raw_here(), t
 
     @staticmethod
     def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:
-        backward_calls.visit(torch._C._current_autograd_node()._sequence_nr(), handle[0])
+        graph_calls.visit(torch._C._current_autograd_node()._sequence_nr(), handle[0])
         return handle[1]
 
 
@@ -335,7 +336,7 @@ b.backward()  # <- here
 def test_a_creation_site_given_by_the_caller_is_used() -> None:
     u = torch.ones(3, requires_grad=True)
     h = u.exp()
-    site = backward_calls.resolve(raw_here(1))
+    site = resolve(raw_here())
     h.sum().backward()
     try:
         (h * 2).sum().backward()

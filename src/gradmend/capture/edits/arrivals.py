@@ -12,7 +12,7 @@ import torch
 from gradmend.capture.edits.edit import Edit, Key
 from gradmend.capture.edits.live_edits import live, unseen
 from gradmend.capture.graph.nodes import edges
-from gradmend.capture.ledger.entries import Entry
+from gradmend.capture.ledger.entries import Save
 from gradmend.capture.ledger.escapes import fingerprint
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.memory.layouts import layout_of, physical
@@ -39,7 +39,7 @@ def watch(roots: Sequence[Any]) -> list[Any]:
     if not edits:
         return []
     users = _users(roots, min(e.key[0] for e in edits))
-    raw = raw_here(1)
+    raw = raw_here()
     return [
         use.node.register_hook(_judge(edit, use, raw))
         for edit in edits
@@ -161,7 +161,7 @@ def site_of(node: Any) -> Raw:
     return next((entry.raw for entry in saves_of(node)), ())
 
 
-def saves_of(node: Any) -> Iterator[Entry]:
+def saves_of(node: Any) -> Iterator[Save]:
     for name in dir(node):
         if name.startswith("_raw_saved_"):
             try:
@@ -170,5 +170,5 @@ def saves_of(node: Any) -> Iterator[Entry]:
                 continue
             for one in saved if isinstance(saved, tuple) else (saved,):
                 data = getattr(one, "data", None)
-                if isinstance(data, Entry):
+                if isinstance(data, Save):
                     yield data

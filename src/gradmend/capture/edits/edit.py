@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.ledger.entries import Written, next_number
+from gradmend.capture.ledger.entries import Write, next_number
 from gradmend.capture.memory.layouts import Layout, has_values
 
 serials = itertools.count(1)
@@ -50,7 +50,7 @@ class Edit:
     )
 
     def __init__(
-        self, key: Key, owner: Layout, region: Layout, changed: torch.Tensor, scope: Any, written: Written
+        self, key: Key, owner: Layout, region: Layout, changed: torch.Tensor, scope: Any, written: Write
     ) -> None:
         self.key = key
         self.owner = owner  # how the node's output lies in its storage

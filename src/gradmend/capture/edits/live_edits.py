@@ -21,9 +21,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gradmend.capture.edits.edit import Edit, Key, changed_places
 from gradmend.capture.edits.taken_back import takes_back
 from gradmend.capture.graph import nodes
-from gradmend.capture.ledger import fields, scopes
-from gradmend.capture.ledger.entries import Written, next_number
-from gradmend.capture.memory.layouts import Layout, layout_of, physical
+from gradmend.capture.ledger import scopes
+from gradmend.capture.ledger.entries import Write, next_number
+from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
 _storage_of = _Base.untyped_storage
@@ -69,12 +69,14 @@ class Handed:
         self.storage = _storage_of(now)._cdata
 
 
-class _State(fields.Edits):
+class _State:
     def __init__(self) -> None:
-        self.on = 0
-        self.aliases = {}
-        self.pending, self.handed = [], []
-        self.inputs, self.leaf_writes = [], []
+        self.on = 0  # how many contexts listen
+        self.aliases: dict[int, _Alias] = {}
+        self.pending: list[weakref.ref[Edit]] = []
+        self.handed: list[weakref.ref[Handed]] = []
+        self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running
+        self.leaf_writes: list[tuple[torch.Tensor, Write]] = []
 
 
 state = _State()
@@ -154,6 +156,18 @@ class Watched(NamedTuple):
     still: bool = False
 
 
+def unconcerned(t: torch.Tensor) -> bool:
+    """Whether before() would find nothing to watch, as nearly always: autograd sees the write, or no graph lies there."""
+    if state.handed or type(t) not in PLAIN:
+        return False
+    tracked = t.requires_grad
+    if tracked and _grad_mode():
+        return True
+    if t._is_view() or (state.inputs if tracked else state.aliases):
+        return False
+    return t.is_leaf if tracked else True
+
+
 def before(
     op: str,
     targets: Sequence[torch.Tensor],
@@ -205,7 +219,7 @@ def before(
             continue
         if found is None:
             found = []
-        found.append(Watched(owner, known, part, old, op, raw_here(3), scope, shift, still))
+        found.append(Watched(owner, known, part, old, op, raw_here(), scope, shift, still))
     return found
 
 
@@ -231,7 +245,7 @@ def after(watched: list[Watched]) -> None:
         if changed is None:
             continue
         region = layout_of(physical(one.region))
-        written = Written(0, one.op, one.raw, region)
+        written = Write(0, one.op, one.raw, region)
         owner = one.owner
         if owner is None:
             assert one.alias is not None
@@ -297,9 +311,7 @@ def unseen() -> list[Edit]:
         if record is None or changed is None:
             continue
         layout = layout_of(physical(record.now))
-        edit = Edit(
-            record.key, layout, layout, changed, record.scope, Written(0, "numpy", record.raw, layout)
-        )
+        edit = Edit(record.key, layout, layout, changed, record.scope, Write(0, "numpy", record.raw, layout))
         edit.number = record.number
         edit.unsure = True
         found.append(edit)
@@ -315,7 +327,7 @@ def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
     scope = scopes.current()
     if scope is None:
         return None
-    return [Watched(t, None, t, _detach(t), op, raw_here(3), scope)]
+    return [Watched(t, None, t, _detach(t), op, raw_here(), scope)]
 
 
 def swapped(watched: list[Watched]) -> None:
@@ -327,7 +339,7 @@ def swapped(watched: list[Watched]) -> None:
         if changed is None or node is None:
             continue
         layout = layout_of(physical(new))
-        written = Written(0, one.op, one.raw, layout, "metadata")
+        written = Write(0, one.op, one.raw, layout, "metadata")
         _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, one.scope, written))
 
 

@@ -8,6 +8,7 @@ import torch
 
 from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph import branches
+from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import (
     checkpoints,
     custom_functions,
@@ -16,7 +17,6 @@ from gradmend.capture.hooks import (
     optimizer_steps,
     retaining,
 )
-from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.version_steps import identity
 from gradmend.capture.taps import hub

@@ -1,76 +1,35 @@
-"""The backward calls of a run, for the stories told after one of them fails.
+"""Where every backward passes: it is recorded (graph/calls.py), and whoever listens is called back.
 
 `Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad` all end in one function, which two modules
-hold by name; both are wrapped. A record of a call holds numbers and raw sites only: a node or a tensor in it
-would keep a whole graph alive.
+hold by name; both are wrapped.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from functools import wraps
 from itertools import count
 from threading import get_ident
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import torch
 import torch.autograd.graph as graph
 
-from gradmend.capture.graph import engine_threads, nodes
-from gradmend.capture.native.loading import compiled
-from gradmend.capture.sites import Raw, raw_from, raw_here, resolve
+from gradmend.capture.graph import nodes
+from gradmend.capture.graph.calls import BackwardCall, Roots, history, running
+from gradmend.capture.sites import raw_here
 from gradmend.capture.taps import caches
 from gradmend.errors import unexplained
-from gradmend.model import Frame, Site
 
 _Tensor = torch.Tensor
-_CALLS_KEPT = 64
 _CALLS_WITH_NODES = 16
-_NODES_KEPT = 4096  # in one call
 
 
-@dataclass(slots=True, eq=False)
-class BackwardCall:
-    """One backward: where it was called, from which roots, and what became of it."""
-
-    tick: int
-    raw: Raw
-    roots: tuple[int, ...]  # sequence numbers of the roots' nodes
-    retain: bool
-    thread: int = 0
-    outcome: Literal["running", "done", "failed"] = "running"
-    # Sequence number of each node that asked for a Save -> where that Save was made. Sequence numbers count
-    # up with each node that a thread makes, so they order nodes and outlive them. The number is that of the newest
-    # node when the Save was made, see who_ran().
-    visited: dict[int, Raw] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given, while watched
-
-    @property
-    def site(self) -> Site:
-        return resolve(self.raw)
-
-    @property
-    def frame(self) -> Frame | None:
-        return self.site.user
-
-
-if compiled is not None and not TYPE_CHECKING:  # a struct, which the collector neither counts nor visits
-    for _name in ("site", "frame"):
-        setattr(compiled.BackwardCall, _name, vars(BackwardCall)[_name])
-    BackwardCall = compiled.BackwardCall
-
-
-Roots = Sequence[Any]  # tensors or GradientEdges
 Before = Callable[[BackwardCall, Roots, Any], None]  # and the gradients that the call was given
 After = Callable[[BackwardCall], None]
 Failed = Callable[[BackwardCall, BaseException, Roots], None]
 
-history: deque[BackwardCall] = deque(maxlen=_CALLS_KEPT)
-running: list[BackwardCall] = []  # innermost last: a hook may start a backward of its own
 _ticks = count(1)
 _disarm: Callable[[], None] | None = None
 
@@ -102,8 +61,6 @@ def arm(
     if _disarm is not None:
         raise RuntimeError("the recording of backward calls is armed already; disarm() it first")
     _Ears.before, _Ears.after, _Ears.failed, _Ears.when, _Ears.then = before, after, failed, when, then
-    if compiled is not None:
-        compiled.hear_backwards(before, after, failed, when, then)
     homes: list[Any] = [graph, torch.autograd]
     originals = [home._engine_run_backward for home in homes]
     wrappers = [_wrapped(original) for original in originals]
@@ -131,10 +88,6 @@ def _wrapped(original: Callable[..., Any]) -> tuple[Callable[..., Any], _State]:
     if type(original) is FunctionType and original in _quick:
         return _quick[original]
     state: _State = [original, False]
-    return _in_python(original, state), state
-
-
-def _in_python(original: Callable[..., Any], state: _State) -> Callable[..., Any]:
     tracing = torch.compiler.is_dynamo_compiling
 
     @wraps(original)
@@ -143,12 +96,16 @@ def _in_python(original: Callable[..., Any], state: _State) -> Callable[..., Any
             return original(t_outputs, *args, **kwargs)
         return _recorded(original, t_outputs, *args, **kwargs)
 
-    return run_backward
+    if not isinstance(run_backward, FunctionType):  # compiled, so that Dynamo can't look into it
+        caches.stands_for(run_backward, original)
+        if type(original) is FunctionType:
+            _quick[original] = run_backward, state
+    return run_backward, state
 
 
 def _recorded(original: Callable[..., Any], t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
     retain = args[1] if len(args) > 1 else kwargs.get("keep_graph", False)
-    call = BackwardCall(next(_ticks), raw_here(2), _numbers(t_outputs), bool(retain), get_ident())
+    call = BackwardCall(next(_ticks), raw_here(), _numbers(t_outputs), bool(retain), get_ident())
     history.append(call)
     if len(history) > _CALLS_WITH_NODES:
         history[-1 - _CALLS_WITH_NODES].visited.clear()
@@ -193,58 +150,6 @@ def forget() -> None:
     history.clear()
 
 
-def current() -> BackwardCall | None:
-    """The call that this thread runs: its own, or that of the thread for which it works."""
-    if not running:
-        return None
-    if len(running) > 1:
-        lender = engine_threads.lender()
-        found = _newest(get_ident()) or (_newest(lender.thread) if lender is not None else None)
-        if found is not None:
-            return found
-    return running[-1]
-
-
-def _newest(thread: int) -> BackwardCall | None:
-    return next((call for call in reversed(running) if call.thread == thread), None)
-
-
-def where(depth: int = 1) -> Raw:
-    """The call chain above the caller. A thread of the engine's has no more than a hook in it: the chain goes on with
-    that of the backward for which it works."""
-    raw = raw_here(depth + 1)
-    lender = engine_threads.lender()
-    if lender is None:
-        return raw
-    call = _newest(lender.thread)
-    return raw + (raw_from(sys._current_frames().get(lender.thread)) if call is None else call.raw)
-
-
-def visit(number: int, raw: Raw) -> None:
-    """The node now running asks for a Save made at `raw`. Called from the unpack hook, so it must be cheap."""
-    call = current()
-    if call is not None and not call.retain and len(call.visited) < _NODES_KEPT:
-        call.visited[number] = raw
-
-
-def who_ran(
-    number: int, calls: Iterable[BackwardCall], others: Container[int]
-) -> tuple[BackwardCall, Raw] | None:
-    """The call that asked for a Save of the node of this number, and where that was made; None if none is known.
-
-    To ask a node for its number at each Save would make an object of it (graphs.py), so what counts is the newest
-    node when the Save was made. That is the node itself but for `x.pow_(2)`, which saves a clone: its node comes in
-    between, and is none of the `others` of the graph.
-    """
-    for one in (number, number + 1):
-        if one == number or one not in others:
-            for call in calls:
-                raw = call.visited.get(one)
-                if raw is not None:
-                    return call, raw
-    return None
-
-
 def _numbers(roots: Roots) -> tuple[int, ...]:
     numbers = []
     for root in roots:
@@ -253,20 +158,3 @@ def _numbers(roots: Roots) -> tuple[int, ...]:
             nodes.known(node)
             numbers.append(node._sequence_nr())
     return tuple(numbers)
-
-
-if compiled is not None:
-    compiled.know_backwards(
-        history,
-        running,
-        _ticks,
-        torch._C.TensorBase.__dict__["grad_fn"],
-        _numbers,
-        _recorded,
-        _hear,
-        nodes.known,
-        _CALLS_WITH_NODES,
-    )
-    _own: _State = [graph._engine_run_backward, False]
-    _quick[_own[0]] = compiled.backward(_own), _own
-    caches.stands_for(_quick[_own[0]][0], _own[0])

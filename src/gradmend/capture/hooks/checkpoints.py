@@ -17,7 +17,8 @@ import torch
 import torch.utils.checkpoint as _checkpoint
 from torch.overrides import TorchFunctionMode
 
-from gradmend.capture.hooks import backward_calls, saved_tensors
+from gradmend.capture.graph import calls
+from gradmend.capture.hooks import saved_tensors
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
@@ -69,9 +70,7 @@ class Region:
     def check(self) -> None:
         """Before the second run: is everything as it was?"""
         if self.draws and _random_state() != self.rng:
-            self.stop(
-                Fault("GM208", [], made=self.raw, backward=backward_calls.where(2), facts={"why": "rng"})
-            )
+            self.stop(Fault("GM208", [], made=self.raw, backward=calls.where(), facts={"why": "rng"}))
         for read in self.reads.values():
             hub.LEDGER.ask(read)
 
@@ -186,7 +185,7 @@ class _Reader(TorchFunctionMode):
     def enter(self, name: str, t: torch.Tensor) -> Read | None:
         region = self.region
         try:
-            entry = hub.LEDGER.save(t, region.scope, raw_here(3), Read)
+            entry = hub.LEDGER.save(t, region.scope, raw_here(), Read)
         except RuntimeError:
             return None
         assert isinstance(entry, Read)
@@ -211,7 +210,7 @@ class _Reader(TorchFunctionMode):
 
     def number(self, name: str, args: Any, kwargs: Any) -> None:
         if name not in _NORMS:
-            self.region.numbers.append((name, _numbers(args, kwargs), raw_here(2)))
+            self.region.numbers.append((name, _numbers(args, kwargs), raw_here()))
 
 
 class _Again(_Reader):
@@ -245,7 +244,7 @@ class _Again(_Reader):
                 "GM208",
                 [],
                 made=was.raw,
-                also=backward_calls.where(2),
+                also=calls.where(),
                 backward=self.raw,
                 tensor=(tuple(t.shape), str(t.dtype).removeprefix("torch.")),
                 op=name,
@@ -332,7 +331,7 @@ def _second(region: Region, function: Callable[..., Any]) -> Callable[..., Any]:
         if region.scope.plain:
             return function(*args, **kwargs)
         region.check()
-        raw = backward_calls.where(2)
+        raw = calls.where()
         with _Again(region, raw):
             return function(*args, **kwargs)
 
@@ -345,7 +344,7 @@ def _generator(fn: Any, *args: Any, **kwargs: Any) -> Generator[None, None, None
         yield from compat.generator(fn, *args, **kwargs)
         return
     inputs = compat.inputs_of(args, kwargs)
-    region = Region(scope, raw_here(2), [a for a in inputs if isinstance(a, torch.Tensor)])
+    region = Region(scope, raw_here(), [a for a in inputs if isinstance(a, torch.Tensor)])
     inner = compat.generator(_second(region, fn), *args, **kwargs)
     next(inner)
     failure: BaseException | None = None
@@ -369,7 +368,7 @@ def _forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) 
     scope = scopes.current()
     if scope is None or _compiling():
         return _plain_forward(ctx, run_function, preserve_rng_state, *args)
-    region = Region(scope, raw_here(2), [a for a in args if isinstance(a, torch.Tensor)])
+    region = Region(scope, raw_here(), [a for a in args if isinstance(a, torch.Tensor)])
     again = _second(region, run_function)
     first = True
 

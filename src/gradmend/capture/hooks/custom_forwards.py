@@ -11,7 +11,7 @@ from torch._C import TensorBase as _Base
 from gradmend.capture.edits.edit import serials
 from gradmend.capture.edits.live_edits import live, owner_of, state
 from gradmend.capture.graph import nodes
-from gradmend.capture.ledger.entries import Written
+from gradmend.capture.ledger.entries import Write
 from gradmend.capture.ledger.version_steps import Steps
 from gradmend.capture.memory.layouts import layout_of, physical
 
@@ -31,12 +31,12 @@ class Inside:
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         self.steps.hear(op, targets)
 
-    def unmarked(self, dirty: Sequence[torch.Tensor]) -> Written | None:
+    def unmarked(self, dirty: Sequence[torch.Tensor]) -> Write | None:
         """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
         made = [e for e in live() if e.serial > self.since] if state.pending else []
         leaves = state.leaf_writes[self.leaves :]
         del state.leaf_writes[self.leaves :]
-        found: Written | None = None
+        found: Write | None = None
         for i, (t, numbers) in enumerate(zip(self.inputs, self.numbers, strict=True)):
             mine = [e for e in made if e.key[0] in numbers]
             if any(t is d for d in dirty):  # the tensor's history is the Function's now
@@ -47,7 +47,7 @@ class Inside:
             if writes:
                 found = found or writes[0]
             elif self.steps.unseen(i) and not t.is_leaf:
-                found = found or Written(0, "", (), layout_of(physical(_detach(t))))
+                found = found or Write(0, "", (), layout_of(physical(_detach(t))))
         return found
 
 

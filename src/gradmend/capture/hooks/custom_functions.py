@@ -20,11 +20,11 @@ import torch
 from torch.autograd import function as _function
 
 from gradmend.capture.edits.arrivals import saves_of
-from gradmend.capture.graph import nodes
-from gradmend.capture.hooks import backward_calls, gradients
+from gradmend.capture.graph import calls, nodes
+from gradmend.capture.hooks import gradients
 from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.entries import Written, next_number
+from gradmend.capture.ledger.entries import Write, next_number
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Kept
 from gradmend.capture.sites import Raw, raw_here
@@ -116,10 +116,10 @@ def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
     if next_number() - 1 != number:  # its forward made nodes of its own, and saves after them
         ctx.__dict__[_NUMBER] = number
     dirty = ctx.dirty_tensors or ()
-    keep(ctx, cls, scope, raw_here(2), dirty)
+    keep(ctx, cls, scope, raw_here(), dirty)
     written = seen.unmarked(dirty)
     if written is not None and scope.policy == "watch":
-        raise _unmarked(cls, written, scope, raw_here(2))
+        raise _unmarked(cls, written, scope, raw_here())
 
 
 def keep(ctx: Any, cls: type, scope: Any, raw: Raw, dirty: Sequence[torch.Tensor] = ()) -> None:
@@ -169,7 +169,7 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     return ()
 
 
-def _unmarked(cls: type, written: Written, scope: Any, raw: Raw) -> BaseException:
+def _unmarked(cls: type, written: Write, scope: Any, raw: Raw) -> BaseException:
     fault = Fault("GM206", [written], made=raw, op=cls.__name__)
     error = scope.tell(fault)
     assert isinstance(error, BaseException)
@@ -207,7 +207,7 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
         return gradients.given(call, ctx, args)
     old: dict[str, Any] = {}
     healed: list[tuple[Kept, torch.Tensor]] = []
-    backward_calls.visit(ctx._sequence_nr(), kept[0][2].raw)
+    calls.visit(ctx._sequence_nr(), kept[0][2].raw)
     for name, place, entry in kept:
         value = hub.LEDGER.ask(entry)
         if entry.scope.plain or (value is entry.handle and not entry.swaps):

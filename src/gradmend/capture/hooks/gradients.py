@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch._C import TensorBase as _Base
 
-from gradmend.capture.hooks import backward_calls
+from gradmend.capture.graph import calls
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.entries import Written
+from gradmend.capture.ledger.entries import Write
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.version_steps import Steps, identity, key_of
 from gradmend.capture.memory.layouts import Layout, layout_of, physical
@@ -37,7 +37,7 @@ def _holders(kind: str, grad: torch.Tensor) -> int:
     base = _alone.get(kind)
     if base is None:
         return 0
-    call = backward_calls.current()
+    call = calls.current()
     seeds = call.seeds if call is not None else ()
     # The engine holds the gradient that backward() itself was given until the end.
     key = identity(grad)
@@ -53,7 +53,7 @@ class _Seen:
     def __init__(self, grads: list[torch.Tensor]) -> None:
         self.grads = grads
         self.steps = Steps(grads)
-        self.written: Written | None = None
+        self.written: Write | None = None
 
     def __call__(self, op: str, targets: Any, how: str) -> None:
         if self.written is not None:
@@ -63,7 +63,7 @@ class _Seen:
             return
         for t in targets:
             if any(_same(t, g, key) for g, key in zip(self.grads, self.steps.keys, strict=True)):
-                self.written = Written(0, op, raw_here(3), _layout(t))
+                self.written = Write(0, op, raw_here(), _layout(t))
                 return
 
     def __enter__(self) -> _Seen:
@@ -75,7 +75,7 @@ class _Seen:
         if self.written is None:
             for i, g in enumerate(self.grads):
                 if self.steps.unseen(i):
-                    self.written = Written(0, "", raw_here(2), _layout(g))
+                    self.written = Write(0, "", raw_here(), _layout(g))
 
 
 def _same(t: torch.Tensor, grad: torch.Tensor, key: int) -> bool:
@@ -91,7 +91,7 @@ def _layout(t: torch.Tensor) -> Layout:
     return layout_of(torch.empty(0, dtype=t.dtype))
 
 
-def _harm(who: str, written: Written, healed: bool) -> None:
+def _harm(who: str, written: Write, healed: bool) -> None:
     from gradmend.capture.graph import branches
 
     scope = scopes.current()
@@ -102,7 +102,7 @@ def _harm(who: str, written: Written, healed: bool) -> None:
         "GM207",
         [written],
         made=made,
-        backward=backward_calls.where(3),
+        backward=calls.where(),
         op=name,
         facts={"who": who, "harmed": f"the branch of {name}" if name else "another branch"},
         healed=healed,

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradmend.capture.native.loading import compiled
 from gradmend.capture.taps import hub
 
 _EARS = ("listeners", "edits")
@@ -28,8 +26,8 @@ def arm() -> None:
     global _armed
     _armed += 1
     if _armed == 1:
-        _handles.append(register_optimizer_step_pre_hook(_hooks[0]))
-        _handles.append(register_optimizer_step_post_hook(_hooks[1]))
+        _handles.append(register_optimizer_step_pre_hook(_before))
+        _handles.append(register_optimizer_step_post_hook(_after))
 
 
 def disarm() -> None:
@@ -67,11 +65,3 @@ def wake() -> None:
     if asleep:
         _awake.update(asleep)
         asleep.clear()
-
-
-_hooks: tuple[Callable[..., None], Callable[..., None]] = _before, _after
-if compiled is not None:
-    compiled.know_steps(
-        _awake, asleep, stepped, torch._C._has_torch_function_unary, torch.empty(0, device="cpu")
-    )
-    _hooks = compiled.before_step, compiled.after_step

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.autograd.graph as graph
 
-from gradmend.capture.hooks import backward_calls
-from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
+from gradmend.capture.graph import calls
+from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import Raw
 
@@ -67,7 +67,7 @@ def look(call: BackwardCall, roots: Roots) -> None:
     if scope is None or scope.again is None or call.outcome != "done":
         return
     visited = call.visited.keys()
-    earlier = [c for c in backward_calls.history if c is not call and c.outcome == "done" and not c.retain]
+    earlier = [c for c in calls.history if c is not call and c.outcome == "done" and not c.retain]
     if not any(not visited.isdisjoint(c.visited) for c in earlier):
         return
     sizes = _sizes.setdefault(call.raw, [])

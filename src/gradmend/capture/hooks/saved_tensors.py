@@ -14,20 +14,22 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from gradmend.capture.graph import engine_threads
-from gradmend.capture.hooks import backward_calls, optimizer_steps
-from gradmend.capture.ledger import escapes, scopes
+from gradmend.capture.graph import calls, engine_threads
+from gradmend.capture.hooks import optimizer_steps
+from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
-from gradmend.capture.ledger.entries import next_number
-from gradmend.capture.ledger.ledger import Entry
+from gradmend.capture.ledger.entries import Save
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.native.loading import compiled
-from gradmend.capture.sites import Raw
+from gradmend.capture.memory.layouts import PLAIN
+from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps.hub import LEDGER
 
 _C = torch._C._autograd
 _Tensor = torch.Tensor
 _asleep = optimizer_steps.asleep
+_running = calls.running
+_scopes = scopes.local
+_STRIDED = torch.strided
 
 
 class _Local(threading.local):
@@ -40,42 +42,36 @@ _local = _Local()
 
 
 def _pack(t: torch.Tensor) -> Any:
-    opened = scopes.opened()
+    opened = _scopes.scopes or scopes.opened()
     if not opened:
         return t.detach()
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         optimizer_steps.wake()
-    return _save(t, opened[-1], backward_calls.where(2))
+    raw = raw_here() if _scopes.scopes else calls.where()
+    return (
+        LEDGER.save(t, opened[-1], raw)
+        if type(t) in PLAIN and t.layout is _STRIDED
+        else _save(t, opened[-1], raw)
+    )
 
 
-def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Entry | Pieces:
+def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Save | Pieces:
     return Pieces(LEDGER, t, scope, raw) if has_parts(t) else LEDGER.save(t, scope, raw)
 
 
 def _unpack(packed: Any) -> torch.Tensor:
+    if type(packed) is Save:
+        if _running:
+            calls.visit(packed.number, packed.raw)
+        return LEDGER.ask(packed)
     if isinstance(packed, _Tensor):
         return packed
-    if backward_calls.running:
-        backward_calls.visit(packed.number, packed.raw)
+    if _running:
+        calls.visit(packed.number, packed.raw)
     return packed.ask() if type(packed) is Pieces else LEDGER.ask(packed)
 
 
 _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
-if compiled is not None:
-    compiled.know_saves(
-        Entry,
-        _Tensor,
-        LEDGER,
-        scopes.local,
-        _asleep,
-        escapes.known,
-        backward_calls.running,
-        torch._C.TensorBase.detach,
-        next_number,
-        *_hooks,
-        backward_calls.visit,
-    )
-    _hooks = compiled.pack, compiled.unpack
 
 
 # ------------------------------------------------------------------ other people's hooks
@@ -98,7 +94,7 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
 
 
-def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Entry]) -> Any:
+def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Save]) -> Any:
     if isinstance(made, _Tensor):
         return save(made) if _shares(made, t) else made
     if type(made) in (tuple, list):
@@ -107,7 +103,7 @@ def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Entry]
 
 
 def _ask_all(made: Any, packed: _Packed) -> Any:
-    if type(made) is Entry:
+    if type(made) is Save:
         return LEDGER.ask(made, packed)
     if type(made) in (tuple, list):
         return type(made)(_ask_all(m, packed) for m in made)
@@ -122,9 +118,9 @@ def _compose(
         scope = scopes.current()
         if scope is None:
             return _Packed(made)
-        raw = backward_calls.where(2)
+        raw = calls.where()
 
-        def save(m: torch.Tensor) -> Entry:
+        def save(m: torch.Tensor) -> Save:
             entry = LEDGER.save(m, scope, raw)
             entry.unchecked = True
             if m is not t:

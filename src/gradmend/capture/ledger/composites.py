@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
-from gradmend.capture.ledger.entries import Counter, Entry
+from gradmend.capture.ledger.entries import Counter, Save
 from gradmend.capture.memory.layouts import PLAIN, physical
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw
@@ -91,8 +91,8 @@ class Pieces:
 
     def __init__(self, ledger: Ledger, t: torch.Tensor, scope: Scope, raw: Raw) -> None:
         self._ledger = ledger
-        self.whole = Entry(_Base.detach(t), t._version, ledger.tick(), raw, scope)
-        self.parts: list[Entry] = [ledger.save(part, scope, raw) for part in parts_of(t)]
+        self.whole = Save(_Base.detach(t), t._version, ledger.tick(), raw, scope)
+        self.parts: list[Save] = [ledger.save(part, scope, raw) for part in parts_of(t)]
         self.stepped = False  # its version counter, since it was saved
         self._count_as_one()
 

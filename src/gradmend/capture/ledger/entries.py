@@ -1,18 +1,22 @@
-"""The ledger's entries while the program runs: Saves and Writes of one storage on one clock."""
+"""What the ledger holds while the program runs: the Saves and Writes of each storage on one clock."""
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradmend.capture.ledger import fields
-from gradmend.capture.ledger.rolls import Roll
+from gradmend.capture import edge
 from gradmend.capture.memory.layouts import PLAIN, Layout, LayoutIndex, layout_of
 from gradmend.capture.memory.undo import Record, UndoLog
-from gradmend.capture.native.loading import compiled
 from gradmend.capture.sites import Raw
+
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
 
 if TYPE_CHECKING:
     from gradmend.capture.ledger.ledger import Ledger
@@ -22,20 +26,25 @@ if TYPE_CHECKING:
 _MOST_WRITES = 8192
 _MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last buried
 
+_ref: Any = edge.ref  # a weak reference
 _set_version = torch._C._autograd._unsafe_set_version_counter
+_base_of: Any = torch._C.TensorBase.__dict__["_base"].__get__
 next_number = torch._C._autograd._get_sequence_nr  # of the next node that this thread makes
 
 
-@fields.grafted
-class Entry(fields.Entry):
-    """A Save: what an op kept for backward, and what we must know to tell whether it still stands.
+@cython.no_gc
+@cython.cclass
+class Save:
+    """What an op kept for backward, and what we must know to tell whether it still stands.
 
     The handle is a detached alias: it shares memory and version counter with the saved tensor, and holds
-    no graph. The graph owns the Entry; when the graph lets go, the Entry's death frees what it needed.
+    no graph. The graph owns the Save; when the graph lets go, its death frees what only it needed.
     """
 
-    if compiled is not None:
-        __slots__ = ()
+    __slots__ = (
+        "__weakref__", "counter", "escape", "handle", "layout", "number", "original", "print", "raw", "roll", "scope",
+        "standing", "swaps", "tick", "timeline", "unchecked", "version",
+    )  # fmt: skip
 
     def __init__(self, handle: torch.Tensor, version: int, tick: int, raw: Raw, scope: Scope) -> None:
         self.handle = handle
@@ -43,20 +52,33 @@ class Entry(fields.Entry):
         self.tick = tick
         self.raw = raw
         self.scope = scope
+        self.number = 0  # of the newest node when it was made
+        self.timeline: Timeline | None = None
+        self.layout: Layout | None = None
+        self.original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
+        self.unchecked = False  # below hooks of the program's own, PyTorch does not look at the counter
+        # Writes that put other memory under it, and that memory.
+        self.swaps: tuple[tuple[Write, torch.Tensor], ...] = ()
+        self.print: int | None = None  # fingerprint of the saved bytes
+        self.escape: Raw | None = None  # where the memory was handed out beyond torch
+        self.counter: Counter | None = None
+        self.roll: Roll | None = None
+        self.standing = 0  # its version without the steps of its counter that were accounted for
 
-    if compiled is None:
+    def __del__(self) -> None:
+        if self.roll is not None:
+            self.roll.drop(self)
+        if self.timeline is not None:
+            self.timeline.died(self.layout)
 
-        def __del__(self) -> None:
-            if self.roll is not None:
-                self.roll.drop(self)
-            timeline = self.timeline
-            if timeline is not None:
-                dead = timeline.ledger.dead
-                dead.append((timeline, self.layout))
-                # A storage that was written has memory waiting to be freed; else the next Write tidies up.
-                hurry = timeline.counters and (len(dead) > _MOST_WAITING or len(dead) >= timeline.living())
-                if hurry or len(dead) > _MOST_DEAD:
-                    timeline.ledger.bury()
+    def untouched(self) -> bool:
+        """Nothing has happened to it: its handle is what backward gets."""
+        return (
+            (self.timeline is None or self.timeline.last < self.tick)
+            and self.handle._version == self.version
+            and self.print is None
+            and not self.swaps
+        )
 
     def moved(self) -> bool:
         """PyTorch's own counter stepped since the Save: without us, backward would refuse."""
@@ -80,11 +102,12 @@ class Entry(fields.Entry):
             self.standing = self.handle._version - self.counter.credited
 
 
-@fields.grafted
-class Written(fields.Written):
-    """A Write: this op changed this region of this storage, from this line."""
+@cython.no_gc
+@cython.cclass
+class Write:
+    """This op changed this region of this storage, from this line."""
 
-    __slots__ = ()
+    __slots__ = ("how", "kept", "layout", "moved", "op", "raw", "tick")
 
     def __init__(self, tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> None:
         self.tick = tick
@@ -92,22 +115,24 @@ class Written(fields.Written):
         self.raw = raw
         self.layout = layout
         self.how = how
-        self.moved = False
-        self.kept = 0
+        self.moved = False  # some version counter of the storage stepped
+        self.kept = 0  # bytes kept in the undo log
 
 
-@fields.grafted
-class Counter(fields.Counter):
+@cython.no_gc
+@cython.cclass
+class Counter:
     """A version counter, known by one tensor that carries it, and the steps of it we can account for.
 
     A storage may have several: `.data` makes a fresh one, `w.data = x` lets two share a storage.
     """
 
-    __slots__ = ()
+    __slots__ = ("base", "carrier", "credited", "seen")
 
     def __init__(self, carrier: torch.Tensor) -> None:
         self.carrier = carrier
-        self.base = None
+        # All views of it share the counter, as it does itself.
+        self.base: weakref.ref[torch.Tensor] | None = None
         self.credited = 0
         self.seen = carrier._version
 
@@ -131,6 +156,40 @@ class Counter(fields.Counter):
         return now > before
 
 
+@cython.no_gc
+@cython.cclass
+class Roll:
+    """Which Saves live, in the order they came. A Save is on one at a time, and drops out when it dies."""
+
+    __slots__ = ("_refs",)
+
+    def __init__(self) -> None:
+        self._refs: dict[int, weakref.ref[Save]] = {}  # by their ticks
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __iter__(self) -> Iterator[Save]:
+        """Those that live now: the roll may change meanwhile."""
+        return iter(self.living())
+
+    def living(self) -> list[Save]:
+        return [save for ref in list(self._refs.values()) if (save := ref()) is not None]
+
+    def add(self, save: Save) -> None:
+        """Put a Save at its end, and take it off the roll where it was."""
+        if save.roll is not None:
+            ref = save.roll._refs.pop(save.tick)
+        else:
+            ref = _ref(save)
+        save.roll = self
+        self._refs[save.tick] = ref
+
+    def drop(self, save: Save) -> None:
+        save.roll = None
+        self._refs.pop(save.tick, None)
+
+
 class _NoUndo(UndoLog):
     __slots__ = ()
 
@@ -142,83 +201,89 @@ class _NoUndo(UndoLog):
 _NO_INDEX, _NO_UNDO = LayoutIndex(), _NoUndo()
 
 
-class Timeline(fields.Timeline):
+@cython.no_gc
+@cython.cclass
+class Timeline:
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
-    __slots__ = ()
+    __slots__ = (
+        "counters", "deaths", "fresh", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "undo",
+    )  # fmt: skip
 
     def __init__(self, key: int, ledger: Ledger) -> None:
         self.key = key
         self.ledger = ledger
-        self.live, self.fresh = Roll(), Roll()
+        self.live, self.fresh = Roll(), Roll()  # fresh: not yet indexed, as most storages are never written
         self.index = _NO_INDEX
-        self.counters = []
-        self.undo = _NO_UNDO
-        self.log = []
-        self.last = -1
-        self.newest = 0
-        self.gone = []
+        self.counters: list[Counter] = []
+        self.undo: UndoLog = _NO_UNDO
+        self.log: list[Write] = []
+        self.last = -1  # the tick of the last Write
+        self.newest = 0  # the tick of the last Save
+        self.gone: list[Layout] = []  # of dead Saves, in the index still
         self.deaths = 0
 
-    def enter(self, entry: Entry) -> None:
-        entry.timeline = self
-        self.fresh.add(entry)
-        if entry.tick > self.newest:
-            self.newest = entry.tick
-
-    def unsettled(self) -> bool:
-        return bool(self.fresh or self.gone) or self.undo is _NO_UNDO
-
-    def open(self) -> None:
-        """The first Write comes."""
-        self.index, self.undo = LayoutIndex(), UndoLog()
+    def enter(self, save: Save) -> None:
+        save.timeline = self
+        self.fresh.add(save)
+        if save.tick > self.newest:
+            self.newest = save.tick
 
     def settle(self) -> None:
         """Index the Saves made since the last Write, and find the version counter of each."""
-        if compiled is not None:
-            return compiled.settle_timeline(self)
-        if self.undo is _NO_UNDO:
-            self.open()
+        if self.undo is _NO_UNDO:  # the first Write comes
+            self.index, self.undo = LayoutIndex(), UndoLog()
         while self.gone:
             self.index.remove(self.gone.pop())
-        for entry in self.fresh:
-            if entry.layout is None:
-                entry.layout = layout_of(entry.handle)
-                self.index.add(entry.layout)
-            counter = self._counter_of(entry)
-            entry.settle(counter)
-            self.live.add(entry)
+        if len(self.fresh) == 0:
+            return
+        for save in self.fresh.living():
+            if save.layout is None:
+                save.layout = layout_of(save.handle)
+                self.index.add(save.layout)
+            save.settle(self._counter_of(save))
+            self.live.add(save)
 
-    def _counter_of(self, entry: Entry) -> Counter:
-        base = entry.original() if entry.original else None
+    def _counter_of(self, save: Save) -> Counter:
+        base = None if save.original is None else save.original()
         if type(base) not in PLAIN:
             base = None  # of a class that would see us look
-        elif base is not None and base._base is not None:
-            base = base._base
+        elif (root := _base_of(base)) is not None:
+            base = root
         for counter in self.counters:
             if base is not None and counter.base is not None and counter.base() is base:
                 return counter
         for counter in self.counters:
-            if counter.carried_by(entry.handle):
+            if counter.carried_by(save.handle):
                 break
         else:
-            counter = Counter(entry.handle)
+            counter = Counter(save.handle)
             self.counters.append(counter)
         if base is not None:
-            counter.base = weakref.ref(base)
+            counter.base = _ref(base)
         return counter
 
     def living(self) -> int:
         return len(self.live) + len(self.fresh)
 
-    def entries(self) -> list[Entry]:
+    def saves(self) -> list[Save]:
         return [*self.live, *self.fresh]
 
-    def wrote(self, written: Written) -> None:
-        self.last = written.tick
-        self.log.append(written)
+    def wrote(self, write: Write) -> None:
+        self.last = write.tick
+        self.log.append(write)
         if len(self.log) > _MOST_WRITES:
             del self.log[_MOST_WRITES // 4 : _MOST_WRITES // 2]
+
+    def died(self, layout: Layout | None) -> None:
+        """One of its Saves died: the ledger buries it when it can."""
+        dead = self.ledger.dead
+        dead.append((self, layout))
+        # A storage that was written has memory waiting to be freed; else the next Write tidies up.
+        waiting = len(dead)
+        hurry = len(self.counters) > 0 and (waiting > _MOST_WAITING or waiting >= self.living())
+        if hurry or waiting > _MOST_DEAD:
+            self.ledger.bury()
 
     def forget(self, layout: Layout | None) -> None:
         """A Save died: drop what only it needed, now and then all at once."""
@@ -231,13 +296,7 @@ class Timeline(fields.Timeline):
 
     def tidy(self) -> None:
         self.deaths = 0
-        ticks = sorted(entry.tick for entry in self.entries())
+        ticks = sorted([save.tick for save in self.saves()])
         self.undo.prune(ticks)
         if ticks:
             self.log = [w for w in self.log if w.tick > ticks[0]]
-
-
-if compiled is not None:
-    _Base = torch._C.TensorBase
-    compiled.know_counters(_set_version, _Base.__dict__["_base"], Counter)
-    compiled.know_timelines(_Base.__dict__["is_nested"], _NO_UNDO)

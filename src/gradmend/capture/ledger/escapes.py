@@ -19,7 +19,7 @@ def note(storage: torch.UntypedStorage, how: str) -> Raw:
     known.add(how)
     site: Raw | None = getattr(storage, _MARK, None)
     if site is None:
-        site = raw_here(3)
+        site = raw_here()
         setattr(storage, _MARK, site)
     return site
 

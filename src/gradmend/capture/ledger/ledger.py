@@ -2,39 +2,43 @@
 
 pack   -> Ledger.save(t)            a Save is entered
 tap    -> Ledger.before(...) / after(...)   a Write is entered; old bytes that a live Save needs are kept
-unpack -> Ledger.ask(entry)         is it still what it was? The Scope's policy decides what follows.
+unpack -> Ledger.ask(save)         is it still what it was? The Scope's policy decides what follows.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from itertools import chain, count
-from typing import Any
+from itertools import count
 
 import torch
 
-from gradmend.capture.ledger import escapes, fields
+from gradmend.capture import edge
+from gradmend.capture.ledger import escapes
 from gradmend.capture.ledger.composites import parts_of
-from gradmend.capture.ledger.entries import Entry, Timeline, Written, next_number
-from gradmend.capture.ledger.judging import Finding, judge
+from gradmend.capture.ledger.entries import Roll, Save, Timeline, Write, next_number
+from gradmend.capture.ledger.judging import judge
 from gradmend.capture.ledger.keeping import keep
-from gradmend.capture.ledger.rolls import Roll
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.memory.layouts import PLAIN, has_values, layout_of
-from gradmend.capture.memory.undo import Elements, Record, UndoLog
-from gradmend.capture.native.loading import compiled
+from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of
+from gradmend.capture.memory.undo import Elements, Record
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.errors import BudgetError
 
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
+
+_ref = edge.ref
 _detach = torch._C.TensorBase.detach
+_STRIDED = torch.strided
 _storage_of = torch._C.TensorBase.untyped_storage
 
 
 _CHANGED = -1  # the fingerprint of no memory
 
-Token = list[tuple[Timeline, Written, list[int]]]
+Token = list[tuple[Timeline, Write, list[int]]]
 
 
 def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
@@ -53,70 +57,70 @@ def _is_hollow(t: torch.Tensor, storage: torch.UntypedStorage) -> bool:
     return storage.nbytes() > 0 and storage.data_ptr() == 0
 
 
-class Ledger(fields.Ledger):
+@cython.no_gc
+@cython.cclass
+class Ledger:
+    __slots__ = ("_busy", "_clock", "_lock", "awake", "budgets", "dead", "fresh", "timelines")
+
     def __init__(self) -> None:
-        self.timelines = {}
-        self.fresh = Roll()
-        self.awake = set()
-        self.dead = []
+        self.timelines: dict[int, Timeline] = {}
+        self.fresh = Roll()  # Saves not yet in a timeline: most die before a Write comes
+        self.awake: set[str] = set()  # holds "saves" while a Save lives
+        self.dead: list[tuple[Timeline, Layout | None]] = []
         self._clock = count(1)
-        self.budgets = False
-        self._lock = threading.RLock() if compiled is None else compiled.Lock()
-        self._busy = 0
+        self.budgets = False  # whether any heal() has one
+        self._lock = threading.RLock()
+        self._busy = 0  # a Save that dies must wait to be buried
 
     def tick(self) -> int:
-        return next(self._clock) if compiled is None else compiled.tick(self)
+        return next(self._clock)
 
     # ------------------------------------------------------------------ Saves
 
-    def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Entry] = Entry) -> Entry:
-        entry = kind(_detach(t), t._version, self.tick(), raw, scope)
-        entry.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
-        entry.original = weakref.ref(t)
+    def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Save] = Save) -> Save:
+        save = kind(_detach(t), t._version, next(self._clock), raw, scope)
+        save.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
+        save.original = _ref(t)
         try:
             storage = _storage_of(t)
             foreign = not storage.resizable()
             if _is_hollow(t, storage):
-                return entry
+                return save
         except RuntimeError:
-            return entry  # wrapped: PyTorch's counter is all there is to go by
-        self.fresh.add(entry)
+            return save  # wrapped: PyTorch's counter is all there is to go by
+        self.fresh.add(save)
         self.awake.add("saves")
         if foreign or scope.paranoid or escapes.known:
-            self.look(entry, storage)
-        return entry
+            self.look(save, storage)
+        return save
 
-    def look(self, entry: Entry, storage: torch.UntypedStorage) -> None:
+    def look(self, save: Save, storage: torch.UntypedStorage) -> None:
         """Others may hold this memory too: then remember its bytes."""
         site = escapes.of(storage)
-        if site is not None or entry.scope.paranoid:
-            entry.escape = site
-            entry.print = escapes.fingerprint(entry.handle)
+        if site is not None or save.scope.paranoid:
+            save.escape = site
+            save.print = escapes.fingerprint(save.handle)
 
     def settle(self) -> None:
         """Enter the Saves made since the last Write into the timelines of their storages."""
-        if compiled is not None:
-            return compiled.settle(self)
         with self._lock:
             timelines = self.timelines
-            for entry in self.fresh:
-                if entry.handle.is_nested:  # no region of its own: PyTorch's counter is all there is to go by
-                    self.fresh.drop(entry)
+            for save in self.fresh.living():
+                if save.handle.is_nested:  # no region of its own: PyTorch's counter is all there is to go by
+                    self.fresh.drop(save)
                     continue
-                key = _storage_of(entry.handle)._cdata
-                (timelines.get(key) or self._timeline(key)).enter(entry)
+                key = _storage_of(save.handle)._cdata
+                (timelines.get(key) or self._timeline(key)).enter(save)
             if not timelines:
                 self._doze()
 
     def _doze(self) -> None:
         self.awake.discard("saves")
-        if self.fresh or self.timelines:  # of another thread, meanwhile
+        if len(self.fresh) or self.timelines:  # of another thread, meanwhile
             self.awake.add("saves")
 
     def bury(self) -> None:
         """Take dead Saves out. May run in a destructor, so it never waits nor re-enters."""
-        if compiled is not None:
-            return compiled.bury(self)
         if self._busy or not self._lock.acquire(blocking=False):
             return
         self._busy += 1
@@ -126,7 +130,7 @@ class Ledger(fields.Ledger):
                 timeline.forget(layout)
                 if not timeline.living() and self.timelines.get(timeline.key) is timeline:
                     del self.timelines[timeline.key]
-            if not self.timelines and not self.fresh:
+            if not self.timelines and not len(self.fresh):
                 self._doze()
         finally:
             self._busy -= 1
@@ -141,29 +145,34 @@ class Ledger(fields.Ledger):
         elements: Elements | None = None,
         how: str = "data",
         aliased: bool = False,
+        region: Layout | None = None,
     ) -> Token | None:
         """A Write is about to happen: keep what live Saves need, and note where the counters stand.
 
+        `region`: what of the one target is written, if that is not all of it.
         `aliased`: an argument shares memory with the target, so the op itself may save what it overwrites.
         """
-        if self.fresh:
+        if len(self.fresh):
             self.settle()
         if self.dead:
             self.bury()
         token: Token | None = None
-        for t in chain.from_iterable(map(parts_of, targets)):
-            found = self._timeline_of(t, aliased)
-            if found is None:
-                continue
-            if token is None:
-                token = []
-                raw = raw_here(2)
-            with self._lock:
-                self._busy += 1
-                try:
-                    token.append(self._enter(found[0], found[1], t, op, raw, elements, how, aliased))
-                finally:
-                    self._busy -= 1
+        for target in targets:
+            for t in (target,) if type(target) in PLAIN and target.layout is _STRIDED else parts_of(target):
+                found = self._timeline_of(t, aliased)
+                if found is None:
+                    continue
+                if token is None:
+                    token = []
+                    raw = raw_here()
+                with self._lock:
+                    self._busy += 1
+                    try:
+                        token.append(
+                            self._enter(found[0], found[1], t, op, raw, elements, how, aliased, region)
+                        )
+                    finally:
+                        self._busy -= 1
         return token
 
     def _timeline_of(self, t: torch.Tensor, create: bool = False) -> tuple[Timeline, int] | None:
@@ -194,8 +203,8 @@ class Ledger(fields.Ledger):
         if lo == hi:
             return None
         for timeline in list(self.timelines.values()):
-            for entry in timeline.entries()[:1]:
-                start, end = _addresses(_storage_of(entry.handle))
+            for save in timeline.saves()[:1]:
+                start, end = _addresses(_storage_of(save.handle))
                 if lo < end and start < hi:
                     return timeline, lo - start
         return None
@@ -210,20 +219,20 @@ class Ledger(fields.Ledger):
         elements: Elements | None,
         how: str,
         aliased: bool,
-    ) -> tuple[Timeline, Written, list[int]]:
-        if timeline.unsettled():
-            timeline.settle()
-        layout = layout_of(t)
-        written = Written(self.tick(), op, raw, layout, how)
+        region: Layout | None,
+    ) -> tuple[Timeline, Write, list[int]]:
+        timeline.settle()
+        layout = layout_of(t) if region is None else region
+        write = Write(next(self._clock), op, raw, layout, how)
         if shift:
-            written.layout = layout.shifted(shift)
+            write.layout = layout.shifted(shift)
             elements = None
-        if how == "data" and keep(timeline, t, written, elements, aliased) and self.budgets:
-            self._check_budget(timeline, written)
-        return timeline, written, [c.carrier._version for c in timeline.counters]
+        if how == "data" and keep(timeline, t, write, elements, aliased, region is None) and self.budgets:
+            self._check_budget(timeline, write)
+        return timeline, write, [c.carrier._version for c in timeline.counters]
 
-    def _check_budget(self, timeline: Timeline, written: Written) -> None:
-        budget = min((b for e in timeline.entries() if (b := e.scope.budget) is not None), default=None)
+    def _check_budget(self, timeline: Timeline, write: Write) -> None:
+        budget = min((b for e in timeline.saves() if (b := e.scope.budget) is not None), default=None)
         if budget is None or self.kept_bytes() <= budget:
             return
         for one in self.timelines.values():
@@ -233,7 +242,7 @@ class Ledger(fields.Ledger):
             return
         from gradmend.capture.memory.budget import over_budget
 
-        timeline.wrote(written)
+        timeline.wrote(write)
         raise BudgetError(over_budget(budget, kept, [w for tl in self.timelines.values() for w in tl.log]))
 
     def kept_bytes(self) -> int:
@@ -241,30 +250,30 @@ class Ledger(fields.Ledger):
 
     def after(self, token: Token) -> None:
         """The Write has happened: credit the steps of the counters to it."""
-        if self.fresh:
+        if len(self.fresh):
             self.settle()
         with self._lock:
-            for timeline, written, before in token:
+            for timeline, write, before in token:
                 for counter, version in zip(timeline.counters, before, strict=False):
                     if counter.credit(version):
-                        written.moved = True
-                if timeline.fresh:
-                    self._reorder(timeline, written)
-                timeline.wrote(written)
+                        write.moved = True
+                if len(timeline.fresh):
+                    self._reorder(timeline, write)
+                timeline.wrote(write)
                 if not timeline.living():
                     self.timelines.pop(timeline.key, None)
 
-    def _reorder(self, timeline: Timeline, written: Written) -> None:
+    def _reorder(self, timeline: Timeline, write: Write) -> None:
         """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write."""
-        born = [e for e in timeline.fresh if e.tick > written.tick and e.moved()]
+        born = [e for e in timeline.fresh if e.tick > write.tick and e.moved()]
         if not born:
             return
         timeline.settle()
-        for entry in born:
-            entry.forgive()
+        for save in born:
+            save.forgive()
         now = self.tick()
-        timeline.undo.retick(written.tick, now)
-        written.tick = now
+        timeline.undo.retick(write.tick, now)
+        write.tick = now
 
     def rewound(self, t: torch.Tensor, steps: int) -> None:
         """The version counter of `t` was put back by so many steps."""
@@ -281,27 +290,27 @@ class Ledger(fields.Ledger):
         """`t` is about to get other memory (`t.data = new`, `t.set_`): Saves that are `t` itself lose theirs."""
         self.settle()
         found = self._timeline_of(t)
-        mine = [] if found is None else [e for e in found[0].entries() if e.original and e.original() is t]
+        mine = [] if found is None else [e for e in found[0].saves() if e.original and e.original() is t]
         if not mine:
             return _nothing
-        written = Written(self.tick(), op, raw_here(2), layout_of(t), "metadata")
-        for entry in mine:
-            self._leave_counter(entry)
+        write = Write(self.tick(), op, raw_here(), layout_of(t), "metadata")
+        for save in mine:
+            self._leave_counter(save)
 
         def done() -> None:
             new = _detach(t)
-            for entry in mine:
-                entry.swaps = (*entry.swaps, (written, new))
+            for save in mine:
+                save.swaps = (*save.swaps, (write, new))
 
         return done
 
-    def _leave_counter(self, entry: Entry) -> None:
+    def _leave_counter(self, save: Save) -> None:
         """From now on only its bytes tell whether its memory changed unseen: its counter steps for other memory."""
-        if entry.uncredited():
-            entry.print = _CHANGED
-        elif entry.print is None:
-            value = self.value(entry)
-            entry.print = escapes.fingerprint(entry.handle if value is None else value)
+        if save.uncredited():
+            save.print = _CHANGED
+        elif save.print is None:
+            value = self.value(save)
+            save.print = escapes.fingerprint(save.handle if value is None else value)
 
     # ---------------------------------------------------------------- Escapes
 
@@ -313,87 +322,63 @@ class Ledger(fields.Ledger):
         timeline = self.timelines.get(storage._cdata)
         if timeline is None:
             return
-        for entry in timeline.entries():
-            if entry.print is None:
-                entry.escape = site
-                value = self.value(entry)
-                entry.print = escapes.fingerprint(entry.handle if value is None else value)
+        for save in timeline.saves():
+            if save.print is None:
+                save.escape = site
+                value = self.value(save)
+                save.print = escapes.fingerprint(save.handle if value is None else value)
 
     def seal(self, scope: Scope) -> None:
         """The taps are going away: from now on, only fingerprints can tell a Write that bumps no counter."""
         self.settle()
         for timeline in list(self.timelines.values()):
-            for entry in timeline.entries():
-                if entry.scope is scope and entry.print is None:
-                    value = self.value(entry)
-                    entry.print = escapes.fingerprint(entry.handle if value is None else value)
+            for save in timeline.saves():
+                if save.scope is scope and save.print is None:
+                    value = self.value(save)
+                    save.print = escapes.fingerprint(save.handle if value is None else value)
 
     # ---------------------------------------------------------------- Verdict
 
-    def ask(self, entry: Entry, packed: object = None) -> torch.Tensor:
+    def ask(self, save: Save, packed: object = None) -> torch.Tensor:
         """Backward wants a Save back: the value it shall have, or the exception that the policy raises.
 
-        `packed` is what the node holds for it, where that is not the entry itself.
+        `packed` is what the node holds for it, where that is not the save itself.
         """
-        timeline, handle = entry.timeline, entry.handle
-        if (
-            (timeline is None or timeline.last < entry.tick)
-            and handle._version == entry.version
-            and entry.print is None
-            and not entry.swaps
-        ):
+        handle = save.handle
+        if save.untouched():
             return handle
-        value = judge(self, entry, packed)
+        value = judge(self, save, packed)
         return value if has_values(handle) else handle  # a dry run has no old values, and needs none
 
-    def exact(self, entry: Entry) -> Record | None:
+    def exact(self, save: Save) -> Record | None:
         """The one Record that holds the whole saved value, where that is so plain that a look tells."""
-        timeline, layout, handle = entry.timeline, entry.layout, entry.handle
+        timeline, layout, handle = save.timeline, save.layout, save.handle
         if timeline is None or layout is None or handle.is_neg() or handle.is_conj():
             return None
         with self._lock:
-            return timeline.undo.exact(layout, entry.tick)
+            return timeline.undo.exact(layout, save.tick)
 
-    def value(self, entry: Entry, tick: int | None = None) -> torch.Tensor | None:
+    def value(self, save: Save, tick: int | None = None) -> torch.Tensor | None:
         """The saved bytes as they were at the Save, or at `tick`, only to be read; None when no kept Write touched them."""
-        timeline = entry.timeline
+        timeline = save.timeline
         if timeline is None or not timeline.undo.records:
             return None
-        if compiled is not None and tick is None and (value := compiled.exact_value(entry)) is not None:
-            return value
         if torch.is_grad_enabled():
             with torch.no_grad():
-                return self.value(entry, tick)
+                return self.value(save, tick)
         with self._lock:
-            if entry.layout is None:
+            if save.layout is None:
                 timeline.settle()
-            assert entry.layout is not None
-            storage = _storage_of(entry.handle)
-            at = entry.tick if tick is None else tick
-            value = timeline.undo.value(storage, entry.layout, at, self.tick())
+            assert save.layout is not None
+            storage = _storage_of(save.handle)
+            at = save.tick if tick is None else tick
+            value = timeline.undo.value(storage, save.layout, at, self.tick())
         if value is None:
             return None
-        if entry.handle.is_neg():
+        if save.handle.is_neg():
             value = torch._neg_view(value)
-        return value.conj() if entry.handle.is_conj() else value
+        return value.conj() if save.handle.is_conj() else value
 
 
 def _nothing() -> None:
     pass
-
-
-if compiled is not None:
-    # The names on torch.Tensor may be tapped.
-    _Base: Any = torch._C.TensorBase
-    compiled.know_writes(
-        Written,
-        Record,
-        _Base.__dict__["is_cpu"],
-        _detach,
-        _Base.__getitem__,
-        escapes.known,
-        keep,
-    )
-
-
-__all__ = ["Elements", "Entry", "Finding", "Ledger", "UndoLog", "Written"]

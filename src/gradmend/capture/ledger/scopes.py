@@ -14,8 +14,8 @@ from gradmend.capture.graph import engine_threads
 from gradmend.capture.sites import Raw
 
 if TYPE_CHECKING:
-    from gradmend.capture.hooks.backward_calls import BackwardCall, Roots
-    from gradmend.capture.ledger.judging import Finding
+    from gradmend.capture.graph.calls import BackwardCall, Roots
+    from gradmend.capture.ledger.findings import Finding
     from gradmend.capture.ledger.silent_findings import Fault
 
 # watch: raise. heal: hand out the value as it was saved. plain: do what PyTorch itself would do, and tell nobody.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradmend.capture.ledger.entries import Written
+from gradmend.capture.ledger.entries import Write
 from gradmend.capture.sites import Raw
 
 
 @dataclass(slots=True)
 class Fault:
     rule: str
-    writes: list[Written]  # the surest culprit first
+    writes: list[Write]  # the surest culprit first
     made: Raw = ()  # where the harmed value was kept, read first, or used again
     backward: Raw = ()
     tensor: tuple[tuple[int, ...], str] | None = None  # its shape and dtype

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gradmend.capture.ledger.entries import Entry
+from gradmend.capture.ledger.entries import Save
 
 
-class Unguarded(Entry):
+class Unguarded(Save):
     __slots__ = ()
 
     def moved(self) -> bool:

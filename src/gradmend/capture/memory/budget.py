@@ -11,7 +11,7 @@ from gradmend.capture.sites import resolve
 from gradmend.errors import UsageError
 
 if TYPE_CHECKING:
-    from gradmend.capture.ledger.entries import Written
+    from gradmend.capture.ledger.entries import Write
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -39,7 +39,7 @@ def readable(nbytes: int) -> str:
     return f"{nbytes} bytes"
 
 
-def over_budget(budget: int, kept: int, writes: Sequence[Written]) -> str:
+def over_budget(budget: int, kept: int, writes: Sequence[Write]) -> str:
     largest: Counter[str] = Counter()
     for written in writes:
         frame = resolve(written.raw).user

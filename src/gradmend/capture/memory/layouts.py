@@ -8,31 +8,82 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.ledger import fields
-from gradmend.capture.native.loading import compiled
+from gradmend.capture import edge
+from gradmend.capture.edge import PLAIN as PLAIN
+
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
 
 _set: Any = torch._C.TensorBase.set_  # not the name on torch.Tensor, which may be tapped
-
-PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))  # the classes that override nothing
+_grid, _grid_at = edge.grid, edge.grid_at
 
 # Effort after which an overlap of two strided regions counts as one. The bytes are compared later anyway.
 _MOST_WORK = 10_000
 
 
-@fields.grafted
-class Layout(fields.Layout):
-    """A tensor's place in its storage: bounds in bytes, and the strided grid inside them."""
+@cython.no_gc
+@cython.cclass
+class Layout:
+    """A tensor's place in its storage: bounds in bytes, and the strided grid inside them. It never changes."""
 
-    __slots__ = ()
+    __slots__ = ("_hash", "dense", "dtype", "hi", "lo", "offset", "shape", "strides")
+
+    def __init__(
+        self,
+        lo: int,
+        hi: int,
+        dense: bool,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+    ) -> None:
+        self.lo = lo  # bounds, in bytes
+        self.hi = hi
+        self.dense = dense  # every byte between the bounds belongs to it
+        self.offset = offset  # in elements, as shape and strides
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self._hash = hash((offset, shape, strides))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self._same(other))
+
+    def _same(self, other: Layout) -> bool:
+        return (
+            self._hash == other._hash
+            and self.lo == other.lo
+            and self.hi == other.hi
+            and self.dense == other.dense
+            and self.offset == other.offset
+            and self.dtype is other.dtype
+            and self.shape == other.shape
+            and self.strides == other.strides
+        )
+
+    def __repr__(self) -> str:
+        names = ("lo", "hi", "dense", "offset", "shape", "strides", "dtype")
+        return f"Layout({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def nbytes(self) -> int:
         """Bytes of the distinct elements (an expanded dimension repeats one)."""
-        n = self.dtype.itemsize
+        n: int = self.dtype.itemsize
         for size, stride in zip(self.shape, self.strides, strict=True):
             if stride != 0:
                 n *= size
         return n
+
+    @property
+    def repeats(self) -> bool:
+        """An expanded dimension: several elements in one place."""
+        return 0 in self.strides
 
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """The tensor of this layout on another storage."""
@@ -41,15 +92,8 @@ class Layout(fields.Layout):
 
     def shifted(self, by: int) -> Layout:
         """The same grid, `by` bytes further down; `by` is a multiple of the item size."""
-        return Layout(
-            self.lo + by,
-            self.hi + by,
-            self.dense,
-            self.offset + by // self.dtype.itemsize,
-            self.shape,
-            self.strides,
-            self.dtype,
-        )
+        offset = self.offset + by // self.dtype.itemsize
+        return Layout(self.lo + by, self.hi + by, self.dense, offset, self.shape, self.strides, self.dtype)
 
 
 def span(lo: int, hi: int) -> Layout:
@@ -59,7 +103,7 @@ def span(lo: int, hi: int) -> Layout:
 
 def has_values(t: torch.Tensor) -> bool:
     """Not on the meta device and not fake: those have a size, and nothing in it."""
-    return t.device.type != "meta" and (type(t) in PLAIN or not hasattr(t, "fake_mode"))
+    return not t.is_meta and (type(t) in PLAIN or not hasattr(t, "fake_mode"))
 
 
 def physical(t: torch.Tensor) -> torch.Tensor:
@@ -71,14 +115,41 @@ def physical(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def _layout_of(t: torch.Tensor) -> Layout:
+# What is saved is often what is written next: layouts met lately are handed out once more.
+_lately: dict[edge.Grid, Layout] = {}
+_MOST_KEPT = 4096
+
+
+def layout_of(t: torch.Tensor) -> Layout:
+    """Which bytes of its storage a tensor covers."""
+    grid = _grid(t)
+    return _by_attributes(t) if grid is None else _of_grid(grid)
+
+
+def layout_at(t: torch.Tensor, key: Any) -> Layout | None:
+    """The same of `t[key]`, where that is a view of numbers and slices; None where it takes more to tell."""
+    grid = _grid_at(t, key)
+    return None if grid is None else _of_grid(grid)
+
+
+def _of_grid(grid: edge.Grid) -> Layout:
+    found = _lately.get(grid)
+    if found is None:
+        if len(_lately) >= _MOST_KEPT:
+            _lately.clear()
+        found = _lately[grid] = _made(*grid)
+    return found
+
+
+def _by_attributes(t: torch.Tensor) -> Layout:
     if t.is_nested:  # rows of their own lengths: anywhere in its memory
         return span(0, torch._C.TensorBase.untyped_storage(t).nbytes())
-    dtype, shape, strides, offset = t.dtype, t.shape, t.stride(), int(t.storage_offset())
+    return _made(int(t.storage_offset()), t.dtype, t.shape, t.stride())
+
+
+def _made(offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
     item = dtype.itemsize
     lo = offset * item
-    if t.is_contiguous():
-        return Layout(lo, lo + t.numel() * item, True, offset, shape, strides, dtype)
     reach, distinct = 0, 1
     for size, stride in zip(shape, strides, strict=True):
         if size == 0:
@@ -98,17 +169,6 @@ def _no_self_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         end += stride * (size - 1)
     return True
-
-
-layout_of = _layout_of
-if compiled is not None:
-    _Base: Any = torch._C.TensorBase  # as above: the names on torch.Tensor may be tapped
-    _shape, _dtype = (_Base.__dict__[name] for name in ("shape", "dtype"))
-    # One call for all that a tensor is; an older torch has no such table.
-    compiled.know_facts(getattr(torch.Tensor, "__dlpack_c_exchange_api__", None), _dtype, PLAIN)
-    compiled.know_grids(_shape, _dtype, _Base.stride, _Base.storage_offset)
-    compiled.know_layouts(_layout_of)
-    layout_of = compiled.layout_of
 
 
 def overlap(a: Layout, b: Layout) -> bool:
@@ -149,8 +209,13 @@ def _ghost(layout: Layout) -> Any:
     return np.asarray(ghost)
 
 
-@fields.grafted
-class LayoutIndex(fields.LayoutIndex):
+_NOTHING: set[Any] = set()  # of those that are not sorted yet; never filled
+_NONE: list[Any] = []
+
+
+@cython.no_gc
+@cython.cclass
+class LayoutIndex:
     """The layouts that live Saves need in one storage, found by bytes in about O(log n + hits).
 
     Intervals are kept in classes by the power of two of their length, each sorted by start, so that a query
@@ -158,14 +223,16 @@ class LayoutIndex(fields.LayoutIndex):
     very same layout or by the bounds of all, so layouts are put into their classes only when one goes that far.
     """
 
-    __slots__ = ()
+    __slots__ = ("_classes", "_counts", "_gone", "_unsorted", "hi", "lo")
 
     def __init__(self) -> None:
-        self._counts = {}
-        self._classes = {}
-        self._unsorted = []
-        self._gone = set()
-        self.lo, self.hi = 1 << 62, 0
+        self._counts: dict[Layout, int] = {}  # how many Saves
+        # None until somebody goes that far: nearly all queries are answered without.
+        self._classes: dict[int, list[tuple[int, int, Layout]]] | None = None
+        self._unsorted: list[Layout] = _NONE
+        self._gone: set[Layout] = _NOTHING  # sorted or to be sorted still, though no Save has them
+        self.lo = 1 << 62  # bounds of all, never drawn in
+        self.hi = 0
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -180,10 +247,11 @@ class LayoutIndex(fields.LayoutIndex):
             counts[layout] = seen + 1
             return
         counts[layout] = 1
-        if layout in self._gone:
-            self._gone.remove(layout)
-            return
-        self._unsorted.append(layout)
+        if self._classes is not None:
+            if layout in self._gone:
+                self._gone.remove(layout)
+                return
+            self._unsorted.append(layout)
         if layout.lo < self.lo:
             self.lo = layout.lo
         if layout.hi > self.hi:
@@ -195,21 +263,26 @@ class LayoutIndex(fields.LayoutIndex):
             self._counts[layout] = seen - 1
             return
         del self._counts[layout]
+        if self._classes is None:
+            return
         self._gone.add(layout)
         if len(self._gone) > 16 + len(self._counts):
             self.rebuild()
 
     def rebuild(self) -> None:
         """Most of what was put here is gone: begin again with the rest."""
-        self._classes.clear()
-        self._gone.clear()
+        self._classes = {}
+        self._gone = set()
         self._unsorted = list(self._counts)
 
     def meeting(self, layout: Layout) -> Iterator[Layout]:
         if layout.lo >= self.hi or layout.hi <= self.lo:
             return
+        if self._classes is None:
+            self.rebuild()
         if self._unsorted:
             self._sort()
+        assert self._classes is not None
         gone = self._gone
         for size, row in self._classes.items():
             at = bisect.bisect_left(row, (layout.lo - (1 << size),))
@@ -221,6 +294,7 @@ class LayoutIndex(fields.LayoutIndex):
 
     def _sort(self) -> None:
         classes = self._classes
+        assert classes is not None
         grown: dict[int, list[tuple[int, int, Layout]]] = {}
         for layout in self._unsorted:
             size = (layout.hi - layout.lo).bit_length()

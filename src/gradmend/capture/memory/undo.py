@@ -16,17 +16,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import TensorBase as Base
 
-from gradmend.capture.ledger import fields
+from gradmend.capture import edge
 from gradmend.capture.memory.layouts import Layout, LayoutIndex, has_values, overlap
-from gradmend.capture.native.loading import compiled
+
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
 
 if TYPE_CHECKING:
-    from gradmend.capture.ledger.entries import Written
+    from gradmend.capture.ledger.entries import Write
 
 # Past this many distinct regions to lay over each other, one shadow that moves back in time is cheaper.
 _FEW = 24
 _FEW_BYTES, _FEW_RECORDS = 1 << 16, 1024
-_from = torch.frombuffer  # before it is tapped
+_MOST_BYTES = 1 << 14  # kept as bytes, by one copy; more is torch's to copy, on all its threads
+_from, _new, _new_like = torch.frombuffer, torch.empty_strided, torch.empty_like  # before they are tapped
+_copy_out, _fill = edge.copy_out, edge.fill
+_CPU = torch.device("cpu")
 _ALIGN = 16  # the largest item size, so that every dtype stays aligned in a shadow
 
 
@@ -44,36 +51,45 @@ class Elements:
         self.write = write
 
 
-@fields.grafted
-class Record(fields.Record):
-    """The bytes of a region before a Write. `old` is a tensor of the region's shape (strides too where the region
-    is dense), the raw bytes of a dense region (as a tensor where it is expanded), or its single elements."""
+@cython.no_gc
+@cython.cclass
+class Record:
+    """The bytes of a region before a Write. `old` is the raw bytes of a small dense region, a tensor of the region's shape
+    (strides too where it is dense; raw bytes where it is expanded), or its single elements."""
 
-    __slots__ = ()
+    __slots__ = ("elements", "layout", "nbytes", "old", "tick", "write")
 
     def __init__(
-        self, written: Written, layout: Layout, old: torch.Tensor, elements: Elements | None = None
+        self, write: Write, layout: Layout, old: torch.Tensor | bytes, elements: Elements | None = None
     ) -> None:
-        self.tick = written.tick
-        self.written = written
+        self.tick = write.tick
+        self.write = write
         self.layout = layout
         self.old = old
         self.elements = elements
-        self.nbytes = old.nbytes
+        self.nbytes = len(old) if isinstance(old, bytes) else old.nbytes
 
     def held(self) -> torch.Tensor:
-        """What it keeps, as a tensor: a compiled tap leaves the bytes of a small region as they are."""
+        """What it keeps, as a tensor."""
         if isinstance(self.old, bytes):
             # A copy of torch's own: memory that Python owns is taken for handed out.
             self.old = Base.clone(_from(bytearray(self.old), dtype=torch.uint8))
         return self.old
 
-    def whole(self) -> torch.Tensor:
-        """The region itself."""
+    def whole(self, like: torch.Tensor | None = None) -> torch.Tensor:
+        """The region itself, only to be read. `like` is a tensor over it, where one is at hand."""
+        layout = self.layout
+        if isinstance(self.old, bytes) and not layout.repeats:
+            if like is None:
+                value = _new(layout.shape, layout.strides, dtype=layout.dtype, device=_CPU)
+            else:
+                value = _new_like(like)
+            if _fill(value, self.old):
+                return value
         old = self.held()
-        if old.shape == self.layout.shape and old.dtype == self.layout.dtype:
+        if old.shape == layout.shape and old.dtype == layout.dtype:
             return old
-        return self.layout.shifted(-self.layout.lo).over(Base.untyped_storage(old))
+        return layout.shifted(-layout.lo).over(Base.untyped_storage(old))
 
     def bytes(self, lo: int, hi: int) -> torch.Tensor:
         """Some of the bytes of a dense region, by their place in the storage."""
@@ -81,26 +97,28 @@ class Record(fields.Record):
 
 
 def take(
+    t: torch.Tensor,
     storage: torch.UntypedStorage,
-    written: Written,
+    write: Write,
     layout: Layout,
     elements: Elements | None = None,
     view: torch.Tensor | None = None,
 ) -> Record:
-    """Keep the bytes of a region as they are now. `view` is a tensor over that region, where one is at hand."""
-    if view is None or elements is not None:
-        view = layout.over(storage)
+    """Keep the bytes of a region as they are now. `t` is what is written, `view` a tensor over the region where there is one."""
     if elements is not None:
         try:
-            return Record(written, layout, elements.read(view), elements)
+            return Record(write, layout, elements.read(layout.over(storage)), elements)
         except (IndexError, RuntimeError):
             pass  # an index out of range, a mask that does not fit: PyTorch itself will say so
-    if 0 in layout.strides:
+    if layout.dense and layout.hi - layout.lo <= _MOST_BYTES:
+        old = _copy_out(t, storage, layout.lo, layout.hi)
+        if old is not None:
+            return Record(write, layout, old)
+    if layout.repeats:
         if layout.dense:
-            return Record(written, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
-        layout = _once(layout)
-        view = layout.over(storage)
-    return Record(written, layout, Base.clone(view))
+            return Record(write, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
+        layout, view = _once(layout), None
+    return Record(write, layout, Base.clone(layout.over(storage) if view is None else view))
 
 
 def _once(layout: Layout) -> Layout:
@@ -150,23 +168,42 @@ def _tick(record: Record) -> int:
     return record.tick
 
 
+def first_after(entered: Sequence[Any], tick: int) -> int:
+    """The place of the first after `tick`, among Records or Writes in the order of their ticks."""
+    lo, hi = 0, len(entered)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if entered[middle].tick > tick:
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
 def _within(inner: Layout, outer: Layout) -> bool:
     return outer.lo <= inner.lo and inner.hi <= outer.hi and (inner.lo - outer.lo) % inner.dtype.itemsize == 0
 
 
-class UndoLog(fields.UndoLog):
+@cython.no_gc
+@cython.cclass
+class UndoLog:
     """Every Record of one storage that a live Save may need."""
 
-    __slots__ = ()
+    __slots__ = ("_filed", "_index", "_indexed", "_series", "_shadow", "nbytes", "records")
 
     def __init__(self) -> None:
-        self.records = []
+        self.records: list[Record] = []
+        self._empty()
+
+    def _empty(self) -> None:
+        self.records.clear()
         self.nbytes = 0
-        self._series = {}
+        # These two are seldom asked for.
+        self._series: dict[Layout, list[Record]] | None = None  # of the first so many Records, oldest first
         self._filed = 0
-        self._index = LayoutIndex()
+        self._index: LayoutIndex | None = None  # of the first so many regions of the series
         self._indexed = 0
-        self._shadow = None
+        self._shadow: Shadow | None = None
 
     def add(self, record: Record) -> None:
         self.records.append(record)
@@ -174,6 +211,8 @@ class UndoLog(fields.UndoLog):
 
     def _by_region(self) -> dict[Layout, list[Record]]:
         """All Records, those of each region oldest first. Most are never asked for in this way."""
+        if self._series is None:
+            self._series = {}
         for record in islice(self.records, self._filed, None):
             self._series.setdefault(record.layout, []).append(record)
         self._filed = len(self.records)
@@ -182,6 +221,8 @@ class UndoLog(fields.UndoLog):
     def _regions(self) -> LayoutIndex:
         """All regions of the Records, to be found by bytes."""
         series = self._by_region()
+        if self._index is None:
+            self._index = LayoutIndex()
         for layout in islice(series, self._indexed, None):
             self._index.add(layout)
         self._indexed = len(series)
@@ -189,7 +230,7 @@ class UndoLog(fields.UndoLog):
 
     def _after(self, tick: int) -> int:
         """The place of the first Record after `tick`."""
-        return bisect.bisect_right(self.records, tick, key=_tick)
+        return first_after(self.records, tick)
 
     def large(self) -> bool:
         """Whether dropping Records that nobody needs is worth a look at all of them."""
@@ -211,7 +252,7 @@ class UndoLog(fields.UndoLog):
         found = []
         for count, met in enumerate(self._regions().meeting(layout)):
             series = self._by_region()[met]
-            at = bisect.bisect_right(series, tick, key=_tick)
+            at = first_after(series, tick)
             if at < len(series):
                 found.append(series[at])
             if count == _FEW:
@@ -220,6 +261,9 @@ class UndoLog(fields.UndoLog):
 
     def hides(self, layout: Layout, newest: int) -> bool:
         """Whether a Record of this very region, made since the newest Save, leaves nothing for another to serve."""
+        records = self.records
+        if not records or records[-1].tick <= newest:
+            return False
         for record in reversed(self._by_region().get(layout, ())):
             if record.tick <= newest:
                 return False
@@ -268,8 +312,10 @@ class UndoLog(fields.UndoLog):
             # It hides every newer one, and nobody writes to what it holds: no copy.
             return layout.shifted(-oldest.layout.lo).over(Base.untyped_storage(oldest.held()))
         # A strided or elementwise Record is laid whole, so the copy must hold all of it.
-        lo = min([layout.lo, *(r.layout.lo for r in needed if r.elements or not r.layout.dense)])
-        hi = max([layout.hi, *(r.layout.hi for r in needed if r.elements or not r.layout.dense)])
+        lo, hi = layout.lo, layout.hi
+        for record in needed:
+            if record.elements is not None or not record.layout.dense:
+                lo, hi = min(lo, record.layout.lo), max(hi, record.layout.hi)
         shadow = Shadow(storage, lo, hi, now)
         for record in reversed(needed):
             shadow.lay(record)
@@ -277,7 +323,7 @@ class UndoLog(fields.UndoLog):
 
     def _newer(self, layout: Layout, tick: int) -> list[Record]:
         series = self._by_region()[layout]
-        at = bisect.bisect_right(series, tick, key=_tick)
+        at = first_after(series, tick)
         newer = series[at:]
         # Of several whole Records of one region, the oldest hides the others.
         for i, record in enumerate(newer):
@@ -320,7 +366,7 @@ class UndoLog(fields.UndoLog):
         if len(kept) == len(self.records):
             return
         kept.sort(key=_tick)
-        self.__init__()  # type: ignore[misc]
+        self._empty()
         for record in kept:
             self.add(record)
 
@@ -329,7 +375,8 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal bit by bit: NaN equals itself, and 0.0 differs from -0.0."""
     if not has_values(a):
         return False  # a Write may have changed them
-    if compiled is not None and (found := compiled.same_bytes(a, b)) is not None:
+    found = edge.same_bytes(a, b)
+    if found is not None:
         return bool(found)
     if a.dtype.is_floating_point or a.dtype.is_complex:
         item = a.element_size()

@@ -1,0 +1,1 @@
+"""The edge in C, and what was compiled: loading.py chooses."""

@@ -3,7 +3,7 @@
 
 #include "native.h"
 
-/* DLPack 1.x: DLPackExchangeAPI and DLTensor. */
+/* DLPack 1.x: DLPackExchangeAPI. */
 typedef struct {
     struct {
         uint32_t major, minor;
@@ -13,17 +13,11 @@ typedef struct {
     int (*look)(void *tensor, DLTensor *into);
 } Exchange;
 
-enum { MAJOR = 1, CPU = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5 };
+enum { MAJOR = 1, CPU = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5, MOST_DIMS = 16 };
 
 static const Exchange *exchange;
-static PyObject *dtype_of;
+static PyObject *capsule, *dtype_of, *offset_of;
 PyTypeObject *plain_classes[PLAIN_CLASSES];
-
-/* torch's name for each kind of float met so far; of integers it has several that DLPack does not tell apart. */
-static struct {
-    Element element;
-    PyObject *dtype;
-} names[64];
 
 int
 facts_of(PyObject *tensor, DLTensor *facts)
@@ -63,10 +57,15 @@ in_a_row(const DLTensor *facts, long long *count)
     return row || *count == 0;
 }
 
-PyObject *
-dtype_in(PyObject *tensor, const DLTensor *facts)
+/* torch's name for each kind of float met so far; of integers it has several that DLPack does not tell apart. */
+static struct {
+    Element element;
+    PyObject *dtype; /* borrowed: torch keeps its dtypes for ever */
+} names[64];
+
+static PyObject * /* borrowed */
+dtype_in(PyObject *tensor, const Element *element)
 {
-    const Element *element = &facts->element;
     size_t at = (element->code * 7u + element->bits / 4u + element->lanes) & 63;
     if (names[at].dtype != NULL && memcmp(&names[at].element, element, sizeof(*element)) == 0) {
         return names[at].dtype;
@@ -76,8 +75,168 @@ dtype_in(PyObject *tensor, const DLTensor *facts)
         names[at].element = *element;
         names[at].dtype = dtype;
     }
-    Py_XDECREF(dtype); /* torch keeps its dtypes for ever */
+    Py_XDECREF(dtype);
     return dtype;
+}
+
+/* Where the elements lie: the first, how many in each dimension, and how far apart, counted in elements. */
+typedef struct {
+    long long offset;
+    int dims;
+    long long sizes[MOST_DIMS], steps[MOST_DIMS];
+} Grid;
+
+static PyObject *
+tuple_of(const long long *numbers, int n)
+{
+    PyObject *made = PyTuple_New(n);
+    for (int i = 0; made != NULL && i < n; i++) {
+        PyObject *one = PyLong_FromLongLong(numbers[i]);
+        if (one == NULL) {
+            Py_CLEAR(made);
+            break;
+        }
+        PyTuple_SET_ITEM(made, i, one);
+    }
+    return made;
+}
+
+static PyObject *
+told(const Grid *grid, PyObject *dtype)
+{
+    PyObject *shape = tuple_of(grid->sizes, grid->dims), *strides = shape == NULL ? NULL : tuple_of(grid->steps, grid->dims);
+    PyObject *offset = strides == NULL ? NULL : PyLong_FromLongLong(grid->offset);
+    PyObject *all = offset == NULL ? NULL : PyTuple_Pack(4, offset, dtype, shape, strides);
+    Py_XDECREF(offset);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return all;
+}
+
+/* 1; 0 where Python must ask; -1 on an error. The dtype is borrowed. */
+static int
+grid_of(PyObject *tensor, Grid *grid, PyObject **dtype)
+{
+    DLTensor facts;
+    if (!facts_of(tensor, &facts) || facts.ndim > MOST_DIMS || facts.strides == NULL) {
+        return 0;
+    }
+    grid->dims = facts.ndim;
+    for (int d = 0; d < grid->dims; d++) {
+        grid->sizes[d] = facts.shape[d];
+        grid->steps[d] = facts.strides[d];
+    }
+    *dtype = dtype_in(tensor, &facts.element);
+    return *dtype == NULL || number(PyObject_CallOneArg(offset_of, tensor), &grid->offset) < 0 ? -1 : 1;
+}
+
+PyObject *
+grid(PyObject *Py_UNUSED(module), PyObject *tensor)
+{
+    Grid found;
+    PyObject *dtype;
+    int done = grid_of(tensor, &found, &dtype);
+    return done == 1 ? told(&found, dtype) : done < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ------------------------------------------------------------------------------------------------ basic indexing */
+
+static int
+plain_bound(PyObject *bound)
+{
+    return bound == Py_None || PyLong_CheckExact(bound);
+}
+
+/* One index, for the dimension `*from` of the grid; what stays of it becomes its dimension `*to`. */
+static int
+index_one(Grid *grid, PyObject *key, int *from, int *to)
+{
+    if (*from >= grid->dims) {
+        return 0;
+    }
+    long long size = grid->sizes[*from], step = grid->steps[*from];
+    if (PyLong_CheckExact(key)) {
+        int far;
+        long long at = PyLong_AsLongLongAndOverflow(key, &far);
+        if (far || at < -size || at >= size) {
+            return 0;
+        }
+        grid->offset += (at < 0 ? at + size : at) * step;
+        (*from)++;
+        return 1;
+    }
+    PySliceObject *slice = (PySliceObject *)key;
+    Py_ssize_t start, stop, by;
+    if (!PySlice_Check(key) || !plain_bound(slice->start) || !plain_bound(slice->stop) || !plain_bound(slice->step)
+        || PySlice_Unpack(key, &start, &stop, &by) < 0 || by <= 0)
+    {
+        PyErr_Clear();
+        return 0;
+    }
+    Py_ssize_t length = PySlice_AdjustIndices((Py_ssize_t)size, &start, &stop, by);
+    grid->offset += start * step;
+    grid->sizes[*to] = length;
+    grid->steps[*to] = step * by;
+    (*from)++;
+    (*to)++;
+    return 1;
+}
+
+static void
+whole_dimension(Grid *grid, int *from, int *to)
+{
+    grid->sizes[*to] = grid->sizes[*from];
+    grid->steps[*to] = grid->steps[*from];
+    (*from)++;
+    (*to)++;
+}
+
+/* The part of the grid that `t[key]` is a view of; 0 where that takes more than numbers, slices and an ellipsis. */
+static int
+narrow(Grid *grid, PyObject *key)
+{
+    PyObject *const *keys = &key;
+    Py_ssize_t n = 1;
+    if (PyTuple_CheckExact(key)) {
+        keys = ((PyTupleObject *)key)->ob_item;
+        n = PyTuple_GET_SIZE(key);
+    }
+    int from = 0, to = 0, dots = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (keys[i] != Py_Ellipsis) {
+            if (!index_one(grid, keys[i], &from, &to)) {
+                return 0;
+            }
+            continue;
+        }
+        if (dots++) {
+            return 0;
+        }
+        for (long long rest = grid->dims - from - (n - i - 1); rest > 0; rest--) {
+            whole_dimension(grid, &from, &to);
+        }
+    }
+    while (from < grid->dims) {
+        whole_dimension(grid, &from, &to);
+    }
+    grid->dims = to;
+    return 1;
+}
+
+PyObject *
+grid_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    Grid found;
+    PyObject *dtype;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "grid_at(tensor, key)");
+        return NULL;
+    }
+    int done = grid_of(args[0], &found, &dtype);
+    if (done == 1) {
+        done = narrow(&found, args[1]);
+    }
+    return done == 1 ? told(&found, dtype) : done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static int
@@ -86,11 +245,11 @@ know_plain(PyObject *classes)
     PyObject *all = PySequence_List(classes);
     if (all == NULL || PyList_GET_SIZE(all) > PLAIN_CLASSES) {
         Py_XDECREF(all);
-        PyErr_Format(PyExc_ValueError, "at most %d plain classes", PLAIN_CLASSES);
+        PyErr_SetString(PyExc_TypeError, "too many plain classes");
         return -1;
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all); i++) {
-        Py_XSETREF(plain_classes[i], (PyTypeObject *)Py_NewRef(PyList_GET_ITEM(all, i)));
+        plain_classes[i] = (PyTypeObject *)Py_NewRef(PyList_GET_ITEM(all, i));
     }
     Py_DECREF(all);
     return 0;
@@ -99,15 +258,15 @@ know_plain(PyObject *classes)
 PyObject *
 know_facts(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *capsule, *property, *classes;
-    if (!PyArg_ParseTuple(args, "OOO!", &capsule, &property, &PyFrozenSet_Type, &classes)
-        || know_plain(classes) < 0) {
+    PyObject *table, *dtype, *offset, *classes;
+    if (!PyArg_ParseTuple(args, "OOOO", &table, &dtype, &offset, &classes) || know_plain(classes) < 0) {
         return NULL;
     }
-    Py_XSETREF(dtype_of, Py_NewRef(property));
-    exchange = NULL;
-    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
-        const Exchange *found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_XSETREF(dtype_of, Py_NewRef(dtype));
+    Py_XSETREF(offset_of, Py_NewRef(offset));
+    Py_XSETREF(capsule, Py_NewRef(table));
+    if (PyCapsule_IsValid(table, "dlpack_exchange_api")) {
+        const Exchange *found = PyCapsule_GetPointer(table, "dlpack_exchange_api");
         if (found != NULL && found->version.major == MAJOR && found->look != NULL) {
             exchange = found;
         }

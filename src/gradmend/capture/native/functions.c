@@ -2,12 +2,11 @@
    like the one that it stands for, with that one's name, owner and documentation, so that whoever looks at it, pickles
    it or makes it an attribute of a class finds what torch made. */
 
-#include "ledger.h"
+#include "native.h"
 
-#include <stddef.h>
 #include <structmember.h>
 
-static PyObject *word_listeners, *word_out;
+static PyObject *word_out;
 
 typedef struct {
     PyCFunctionObject base;
@@ -15,11 +14,6 @@ typedef struct {
     PyObject *slow;       /* the tap in Python, for when somebody listens */
     PyObject *awake;      /* the set of those who do */
     PyObject *overridden; /* whether one of the arguments, or a mode, does */
-    PyObject *told;       /* the recorder's ear in Python */
-    PyObject *edits;      /* the Edits, whose `on` is whether they are heard */
-    PyObject *op, *how;   /* for the record */
-    int first;            /* all it writes is its first argument */
-    int uncounted;        /* it steps no counter, so that the recorder need not hear of it */
 } Function;
 
 /* Whether an argument overrides torch's functions, or a mode does; -1 on an error. */
@@ -29,33 +23,12 @@ overrides(Function *tap, PyObject *const *args, Py_ssize_t n)
     return truth(PyObject_Vectorcall(tap->overridden, args, n, NULL));
 }
 
-/* Only the recorder listens, and compiled taps may leave their records in its ring. */
-static int
-only_recorded(Function *tap)
-{
-    return ring != NULL && PySet_GET_SIZE(tap->awake) == 1 && PySet_Contains(tap->awake, word_listeners) == 1;
-}
-
+/* One that writes its arguments. */
 static PyObject *
 writes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Function *tap = (Function *)callable;
-    if (PySet_GET_SIZE(tap->awake) == 0) {
-        return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
-    }
-    if (only_recorded(tap)) {
-        if (tap->first && kwnames == NULL && PyVectorcall_NARGS(nargsf) > 0 && is_plain(args[0])) {
-            int over = overrides(tap, args, 1);
-            if (over <= 0) {
-                return over < 0 ? NULL
-                                : call_recorded(tap->original, tap->told, tap->op, tap->how, args, nargsf, NULL);
-            }
-        }
-        if (tap->uncounted && !((Edits *)tap->edits)->on) {
-            return PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
-        }
-    }
-    return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    return PyObject_Vectorcall(PySet_GET_SIZE(tap->awake) ? tap->slow : tap->original, args, nargsf, kwnames);
 }
 
 /* Whether it is given an `out`. */
@@ -71,6 +44,7 @@ has_out(PyObject *const *args, Py_ssize_t n, PyObject *kwnames)
     return 0;
 }
 
+/* One that writes only what it is given as `out`. */
 static PyObject *
 makes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -85,18 +59,19 @@ makes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwname
     return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
 }
 
-/* Those of a Function that own a reference, in a row from `original` to `how`. */
+/* Those of a Function that own a reference, in a row. */
 static PyObject **
 owned(Function *tap)
 {
     return &tap->original;
 }
 
-#define OWNED 8
+#define OWNED 4
 
 static int
-Function_traverse(Function *tap, visitproc visit, void *arg)
+Function_traverse(PyObject *self, visitproc visit, void *arg)
 {
+    Function *tap = (Function *)self;
     Py_VISIT(tap->base.m_self);
     Py_VISIT(tap->base.m_module);
     for (int i = 0; i < OWNED; i++) {
@@ -106,8 +81,9 @@ Function_traverse(Function *tap, visitproc visit, void *arg)
 }
 
 static int
-Function_clear(Function *tap)
+Function_clear(PyObject *self)
 {
+    Function *tap = (Function *)self;
     Py_CLEAR(tap->base.m_self);
     Py_CLEAR(tap->base.m_module);
     for (int i = 0; i < OWNED; i++) {
@@ -117,23 +93,24 @@ Function_clear(Function *tap)
 }
 
 static void
-Function_dealloc(Function *tap)
+Function_dealloc(PyObject *self)
 {
+    Function *tap = (Function *)self;
     PyObject_GC_UnTrack(tap);
     if (tap->base.m_weakreflist != NULL) {
         PyObject_ClearWeakRefs((PyObject *)tap);
     }
-    Function_clear(tap);
+    Function_clear(self);
     Py_TYPE(tap)->tp_free((PyObject *)tap);
 }
 
 static PyObject *
 Function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *original, *slow, *op, *how, *awake, *overridden, *told, *edits;
-    int writing, first, uncounted;
-    if (!PyArg_ParseTuple(args, "O!OUUO!OOO!ppp", &PyCFunction_Type, &original, &slow, &op, &how, &PySet_Type, &awake,
-                          &overridden, &told, EditsType, &edits, &writing, &first, &uncounted))
+    PyObject *original, *slow, *awake, *overridden;
+    int writing;
+    if (!PyArg_ParseTuple(args, "O!OO!Op", &PyCFunction_Type, &original, &slow, &PySet_Type, &awake, &overridden,
+                          &writing))
     {
         return NULL;
     }
@@ -152,12 +129,6 @@ Function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         tap->slow = Py_NewRef(slow);
         tap->awake = Py_NewRef(awake);
         tap->overridden = Py_NewRef(overridden);
-        tap->told = Py_NewRef(told);
-        tap->edits = Py_NewRef(edits);
-        tap->op = Py_NewRef(op);
-        tap->how = Py_NewRef(how);
-        tap->first = first;
-        tap->uncounted = uncounted;
     }
     return (PyObject *)tap;
 }
@@ -195,31 +166,31 @@ Function_copy(PyObject *self, PyObject *Py_UNUSED(memo))
 static PyMethodDef Function_methods[] = {
     {"__copy__", Function_copy, METH_NOARGS, NULL},
     {"__deepcopy__", Function_copy, METH_O, NULL},
-    {NULL},
+    {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef Function_attributes[] = {
-    {"__doc__", Function_doc}, /* a type without a text of its own would say None */
-    {NULL},
+    {"__doc__", Function_doc, NULL, NULL, NULL}, /* a type without a text of its own would say None */
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef Function_members[] = {
     {"__gradmend_original__", T_OBJECT, offsetof(Function, original), READONLY, "What torch has under this name."},
-    {NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 PyTypeObject FunctionType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "gradmend.capture._fast.Function",
+    .tp_name = "gradmend.capture.native._edge.Function",
     .tp_basicsize = sizeof(Function),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(PyCFunctionObject, vectorcall),
     .tp_call = PyVectorcall_Call,
     .tp_hash = Function_hash,
     .tp_richcompare = Function_compare,
-    .tp_traverse = (traverseproc)Function_traverse,
-    .tp_clear = (inquiry)Function_clear,
-    .tp_dealloc = (destructor)Function_dealloc,
+    .tp_traverse = Function_traverse,
+    .tp_clear = Function_clear,
+    .tp_dealloc = Function_dealloc,
     .tp_new = Function_new,
     .tp_methods = Function_methods,
     .tp_members = Function_members,
@@ -229,7 +200,9 @@ PyTypeObject FunctionType = {
 int
 functions_ready(void)
 {
-    Name names[] = {{&word_listeners, "listeners"}, {&word_out, "out"}};
+    if (word_out == NULL && (word_out = PyUnicode_InternFromString("out")) == NULL) {
+        return -1;
+    }
     FunctionType.tp_base = &PyCFunction_Type; /* no constant for every compiler */
-    return INTERN(names) < 0 ? -1 : PyType_Ready(&FunctionType);
+    return PyType_Ready(&FunctionType);
 }

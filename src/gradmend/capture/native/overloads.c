@@ -3,8 +3,6 @@
 
 #include "native.h"
 
-#include <stddef.h>
-
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
@@ -48,8 +46,9 @@ Overloads_get(PyObject *self, PyObject *obj, PyObject *Py_UNUSED(type))
 }
 
 static int
-Overloads_traverse(Overloads *tap, visitproc visit, void *arg)
+Overloads_traverse(PyObject *self, visitproc visit, void *arg)
 {
+    Overloads *tap = (Overloads *)self;
     Py_VISIT(tap->original);
     Py_VISIT(tap->slow);
     Py_VISIT(tap->awake);
@@ -58,8 +57,9 @@ Overloads_traverse(Overloads *tap, visitproc visit, void *arg)
 }
 
 static int
-Overloads_clear(Overloads *tap)
+Overloads_clear(PyObject *self)
 {
+    Overloads *tap = (Overloads *)self;
     Py_CLEAR(tap->original);
     Py_CLEAR(tap->slow);
     Py_CLEAR(tap->awake);
@@ -68,10 +68,11 @@ Overloads_clear(Overloads *tap)
 }
 
 static void
-Overloads_dealloc(Overloads *tap)
+Overloads_dealloc(PyObject *self)
 {
+    Overloads *tap = (Overloads *)self;
     PyObject_GC_UnTrack(tap);
-    Overloads_clear(tap);
+    Overloads_clear(self);
     Py_TYPE(tap)->tp_free((PyObject *)tap);
 }
 
@@ -95,15 +96,15 @@ Overloads_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 
 PyTypeObject OverloadsType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "gradmend.capture._fast.Overloads",
+    .tp_name = "gradmend.capture.native._edge.Overloads",
     .tp_doc = "The __call__ of torch.ops' classes, which passes on what writes nothing.",
     .tp_basicsize = sizeof(Overloads),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_vectorcall_offset = offsetof(Overloads, call),
     .tp_call = PyVectorcall_Call,
     .tp_descr_get = Overloads_get,
-    .tp_traverse = (traverseproc)Overloads_traverse,
-    .tp_clear = (inquiry)Overloads_clear,
-    .tp_dealloc = (destructor)Overloads_dealloc,
+    .tp_traverse = Overloads_traverse,
+    .tp_clear = Overloads_clear,
+    .tp_dealloc = Overloads_dealloc,
     .tp_new = Overloads_new,
 };

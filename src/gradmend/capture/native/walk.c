@@ -1,7 +1,8 @@
 /* The walk up the frames: sites.py has the same in Python, and says what it means. */
 
 #include "native.h"
-#include "frames.h"
+
+#include <frameobject.h>
 
 typedef struct {
     PyObject *code; /* borrowed: whoever told its owner keeps it for ever */
@@ -149,18 +150,44 @@ raw_of(const Stop *stops, Py_ssize_t n, Py_ssize_t users)
     return raw;
 }
 
-static Stop
-stop_at(Frame frame)
-{
-    return (Stop){code_of(frame), lasti_of(frame)};
-}
-
 /* A walk under way: how far it has come, and the frame it is at. */
 typedef struct {
-    Frame frame;
+    PyFrameObject *frame;
     Py_ssize_t n, users;
     Stop stops[MOST_FRAMES];
 } Walk;
+
+static Stop
+stop_at(PyFrameObject *frame)
+{
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame);
+    Py_DECREF(code); /* the frame has it still */
+    return (Stop){code, PyFrame_GetLasti(frame)};
+}
+
+static void
+go_up(Walk *way)
+{
+    PyFrameObject *caller = PyFrame_GetBack(way->frame);
+    Py_SETREF(way->frame, caller);
+}
+
+/* Past our own frames, to where the program called us. */
+static int
+leave_ours(Walk *way)
+{
+    long owner = own;
+    while (way->frame != NULL) {
+        if (owner_of(stop_at(way->frame).code, &owner) < 0) {
+            return -1;
+        }
+        if (owner != own) {
+            return 0;
+        }
+        go_up(way);
+    }
+    return 0;
+}
 
 /* Go on for as long as the frames are those expected. The whole chain, or NULL: the rest must be looked at. */
 static PyObject *
@@ -174,7 +201,7 @@ follow(Walk *way)
     while (raw != NULL && chain->raw == raw && way->frame != NULL && way->n < chain->n
            && same(way->stops + way->n, chain->stops + way->n))
     {
-        way->frame = above(way->frame);
+        go_up(way);
         if (++way->n < most_frames && way->frame != NULL) {
             way->stops[way->n] = stop_at(way->frame);
         }
@@ -199,7 +226,7 @@ explore(Walk *way)
         }
         way->users += owner == user;
     }
-    for (; way->frame != NULL && way->n < most_frames && way->users < most_users; way->frame = above(way->frame)) {
+    for (; way->frame != NULL && way->n < most_frames && way->users < most_users; go_up(way)) {
         Stop *stop = way->stops + way->n;
         *stop = stop_at(way->frame);
         if (owner_of(stop->code, &owner) < 0) {
@@ -217,7 +244,7 @@ explore(Walk *way)
 }
 
 PyObject *
-walk(long depth)
+raw_here(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     if (meet == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "know_codes() comes before the first walk");
@@ -225,23 +252,16 @@ walk(long depth)
     }
     Walk way;
     way.n = way.users = 0;
-    way.frame = innermost();
-    for (; way.frame != NULL && depth > 1; depth--) {
-        way.frame = above(way.frame);
+    way.frame = (PyFrameObject *)Py_XNewRef((PyObject *)PyEval_GetFrame());
+    PyObject *raw = NULL;
+    if (leave_ours(&way) == 0) {
+        raw = way.frame == NULL ? NULL : follow(&way);
+        if (raw == NULL && explore(&way) == 0) {
+            raw = raw_of(way.stops, way.n, way.users);
+        }
     }
-    PyObject *raw = way.frame == NULL ? NULL : follow(&way);
-    if (raw == NULL && explore(&way) == 0) {
-        raw = raw_of(way.stops, way.n, way.users);
-    }
-    leave(way.frame);
+    Py_XDECREF(way.frame);
     return raw;
-}
-
-PyObject *
-raw_here(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
-{
-    long depth = nargs ? PyLong_AsLong(args[0]) : 1;
-    return PyErr_Occurred() ? NULL : walk(depth);
 }
 
 PyObject *

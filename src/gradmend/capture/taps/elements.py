@@ -48,6 +48,15 @@ def by_key(key: Any) -> Elements:
     )
 
 
+def of_key(key: Any) -> Elements | None:
+    """The same of any key; None where PyTorch will say what is wrong with it."""
+    try:
+        with torch.no_grad():
+            return by_key(key)
+    except (IndexError, TypeError, RuntimeError, ValueError):
+        return None
+
+
 def _along(dim: int, index: torch.Tensor) -> Elements:
     index = _frozen(index).reshape(-1)
     return Elements(

@@ -10,9 +10,13 @@ import torch
 from gradmend.capture.edits import live_edits
 from gradmend.capture.edits.live_edits import Watched
 from gradmend.capture.ledger.ledger import Ledger, Token
-from gradmend.capture.memory.layouts import PLAIN
-from gradmend.capture.native.loading import compiled
+from gradmend.capture.memory.layouts import PLAIN, layout_at
 from gradmend.capture.taps import elements
+
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
 
 LEDGER = Ledger()
 
@@ -22,6 +26,8 @@ listeners: list[Listener] = []
 
 compiling = torch.compiler.is_compiling
 _storage_of = torch._C.TensorBase.untyped_storage
+_view_of = torch._C.TensorBase.__getitem__
+_detach = torch._C.TensorBase.detach
 
 # Neither a subclass nor a mode, whose __torch_function__ is called for whatever is done to a tensor, shall see us look.
 overridden = torch._C._has_torch_function
@@ -35,7 +41,6 @@ awake = LEDGER.awake
 def listen(listener: Listener) -> None:
     listeners.append(listener)
     awake.add("listeners")
-    _shorten()
 
 
 def unlisten(listener: Listener) -> None:
@@ -43,14 +48,6 @@ def unlisten(listener: Listener) -> None:
         listeners.remove(listener)
     if not listeners:
         awake.discard("listeners")
-    _shorten()
-
-
-def _shorten() -> None:
-    """Compiled taps may leave their records straight in the recorder's ring while nobody else listens."""
-    if compiled is not None:
-        ring = getattr(listeners[0], "ring", None) if len(listeners) == 1 else None
-        compiled.record_to(*((None, None) if ring is None else (ring.append, listeners[0].ticks)))  # type: ignore[attr-defined]
 
 
 def only_recorded(t: torch.Tensor) -> bool:
@@ -61,7 +58,11 @@ def only_recorded(t: torch.Tensor) -> bool:
 _NONE: Mapping[str, Any] = {}
 
 
+@cython.no_gc
+@cython.cclass
 class Pending:
+    """A write that is under way: what has to be entered once it has happened."""
+
     __slots__ = ("edits", "how", "op", "targets", "token")
 
     def __init__(
@@ -108,7 +109,11 @@ def _before(
     if saves or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
         token = LEDGER.before(op, targets, some, how, aliased)
-    edited = live_edits.before(op, targets, how, args=args)
+    edited = None
+    # A collective is no op that autograd sees.
+    alone = len(targets) == 1 and not op.startswith("dist.")
+    if live_edits.state.on and not (alone and live_edits.unconcerned(targets[0])):
+        edited = live_edits.before(op, targets, how, args=args)
     if token is None and edited is None and "listeners" not in awake:
         return None
     return Pending(op, targets, token, how, edited)
@@ -166,7 +171,75 @@ def told(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
             listener(op, targets, how)
 
 
-def note(op: str, t: torch.Tensor, how: str) -> None:
-    """The same for a write that is only_recorded()."""
-    if compiled is None or not compiled.note(op, how, t):
+def heard(
+    call: Callable[..., Any],
+    op: str,
+    how: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """A method that writes its first argument, while somebody listens."""
+    t = args[0]
+    if len(awake) == 1 and "listeners" in awake and type(t) in PLAIN and not overridden((t,)):
+        out = call(*args, **kwargs) if kwargs else call(*args)
         told(op, (t,), how)
+        return out
+    pending = before(op, (t,), args[1:], kwargs, how)
+    return carry(pending, call, args, kwargs or _NONE)
+
+
+def heard_item(
+    call: Callable[..., Any],
+    op: str,
+    how: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """`t[key] = value`, while somebody listens."""
+    if len(args) != 3 or kwargs:
+        return call(*args, **(kwargs or {}))  # PyTorch will say what is wrong with it
+    begun = begin_item(args[0], args[1])
+    try:
+        return call(*args)
+    finally:
+        end_item(begun)
+
+
+# The tensor, the key, whether it makes a view; what the ledger and live_edits gave.
+_Item = tuple[torch.Tensor, Any, bool, Token | None, list[Watched] | None]
+
+
+def begin_item(t: torch.Tensor, key: Any) -> _Item:
+    """A slice is a region, a mask or an index a set of elements."""
+    token: Token | None = None
+    basic = elements.is_basic(key)
+    if "saves" in awake:
+        region = layout_at(t, key) if basic else None
+        target = _part(t, key) if basic and region is None else t
+        some = None if basic else elements.of_key(key)
+        token = LEDGER.before("__setitem__", (target,), some, "data", False, region)
+    return t, key, basic, token, _edited(t, key, basic) if live_edits.state.on else None
+
+
+def end_item(begun: _Item) -> None:
+    t, key, basic, token, edited = begun
+    if edited is not None:
+        live_edits.after(edited)
+    if token is not None:
+        LEDGER.after(token)
+    if "listeners" in awake:
+        told("__setitem__", (_part(t, key) if basic else t,), "data")
+
+
+def _edited(t: torch.Tensor, key: Any, basic: bool) -> list[Watched] | None:
+    if live_edits.unconcerned(t):
+        return None
+    return live_edits.before("__setitem__", (t,), region=_part(t, key) if basic else None)
+
+
+def _part(t: torch.Tensor, key: Any) -> torch.Tensor:
+    """What of a tensor a slice is; the tensor where PyTorch will say what is wrong with the key."""
+    try:
+        return _view_of(_detach(t), key)
+    except (IndexError, TypeError, RuntimeError, ValueError):
+        return t

@@ -45,7 +45,7 @@ def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[st
         if not buffer.is_leaf and not buffer._is_view():
             Base.detach_(buffer)  # all of it is overwritten: it owes nothing to what it was
         buffer.copy_(result)
-    tell(error, raw_here(2))
+    tell(error, raw_here())
     return out
 
 
@@ -58,5 +58,5 @@ def detached(error: RuntimeError, view: torch.Tensor) -> torch.Tensor | None:
         torch._C._swap_tensor_impl(view, Base.detach(view))
     except RuntimeError:
         return None  # somebody in C++ holds it
-    tell(error, raw_here(2))
+    tell(error, raw_here())
     return view

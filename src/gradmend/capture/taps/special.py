@@ -190,7 +190,7 @@ def _escaping(original: Func, how: str) -> Func:
             try:
                 hub.LEDGER.escaped(self, how)
                 if "numpy" in how or "dlpack" in how:
-                    live_edits.handed_out(self, raw_here(2))
+                    live_edits.handed_out(self, raw_here())
             except RuntimeError:
                 pass  # no memory of its own: sparse, wrapped
         return out

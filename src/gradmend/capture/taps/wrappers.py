@@ -5,18 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from gradmend.capture import edge
 from gradmend.capture.edits import live_edits
 from gradmend.capture.memory.layouts import PLAIN
-from gradmend.capture.native.loading import compiled
-from gradmend.capture.taps import caches, elements, hub, refused
+from gradmend.capture.taps import caches, hub, refused
 from gradmend.capture.taps.schemas import METADATA, Writes
-
-if TYPE_CHECKING:
-    from gradmend.capture.ledger.ledger import Token
 
 Func = Callable[..., Any]
 _compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.carry
@@ -27,21 +24,6 @@ _only_recorded = hub.only_recorded
 _overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
 _one_overridden = torch._C._has_torch_function_variadic
-
-
-_NOTHING_PLAIN, _FIRST_ARGUMENT, _ITEM = range(3)  # as native/tap.c
-
-if compiled is not None:
-    _Base: Any = torch._C.TensorBase
-    compiled.know_taps(
-        hub.LEDGER,
-        _Tensor,
-        live_edits.state,
-        _Base.__dict__["requires_grad"],
-        _Base.__dict__["is_leaf"],
-        _Base._is_view,
-        torch.is_grad_enabled,
-    )
 
 
 def public(original: Func, *relevant: Any) -> Func:
@@ -70,32 +52,30 @@ def method(original: Func, op: str) -> Func:
         call = public(original, self) if _overridden(self) else original
         if not _awake or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
-        if _only_recorded(self):
-            out = call(self, *args, **kwargs)
-            hub.note(op, self, how)
-            return out
-        return _carry(_before(op, (self,), args, kwargs, how), call, (self, *args), kwargs)
+        return hub.heard(call, op, how, (self, *args), kwargs)
 
-    if compiled is not None:
-        return _quick(original, _dress(tap, original), op, how)
-    return _dress(tap, original)
+    return _quick(original, _dress(tap, original), hub.heard, op, how)
 
 
-def _quick(original: Func, slow: Func, op: str, how: str) -> Func:
-    """The compiled tap, which asks the one in Python for all but the commonest."""
-    if op == "__setitem__":
-        writes = _ITEM
-    else:
-        writes = _FIRST_ARGUMENT if how == "data" and op not in elements.BY_OP else _NOTHING_PLAIN
-    quick = compiled.Tap(original, slow, op, how, _awake, _overridden, hub.told, writes)
-    caches.opaque.append(quick)
-    _dress(quick, original)
-    quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
+def _tap(original: Func, slow: Func, *rest: Any) -> Func:
+    return slow
+
+
+_Tap = edge.chosen("Tap", _tap)
+
+
+def _quick(original: Func, slow: Func, heard: Func, op: str, how: str) -> Func:
+    """The compiled tap, where there is one: it passes a call on while nobody listens, and asks `heard` or `slow` else."""
+    quick: Func = _Tap(original, slow, heard, op, how, _awake, _overridden)
+    if quick is not slow:
+        caches.opaque.append(quick)
+        _dress(quick, original)
+        quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
     return quick
 
 
 def setitem(original: Func) -> Func:
-    """`t[key] = value`: a slice is a region, a mask or an index a set of elements."""
+    """`t[key] = value`."""
 
     def tap(self: Any, key: Any, value: Any) -> None:
         if _tracing():
@@ -105,55 +85,19 @@ def setitem(original: Func) -> Func:
         if not _awake or _compiling():
             return call(self, key, value)
         if not over:
-            begun = _begin_item(self, key)
-            try:
-                return call(self, key, value)
-            finally:
-                _end_item(begun)
+            return hub.heard_item(call, "__setitem__", "data", (self, key, value))
         if type(self) not in PLAIN:  # a subclass may index as it likes: all of it may be written
             _carry(_before("__setitem__", (self,)), call, (self, key, value))
-            return
+            return None
         with hub.unheard():
-            begun = _begin_item(self, key)
+            begun = hub.begin_item(self, key)
         try:
-            call(self, key, value)
+            return call(self, key, value)
         finally:
             with hub.unheard():
-                _end_item(begun)
+                hub.end_item(begun)
 
-    if compiled is not None:
-        return _quick(original, _dress(tap, original), "__setitem__", "data")
-    return _dress(tap, original)
-
-
-_view_of = torch._C.TensorBase.__getitem__
-_detach = torch._C.TensorBase.detach
-_Begun = tuple[torch.Tensor, "Token | None", "list[live_edits.Watched] | None"]
-
-
-def _begin_item(t: torch.Tensor, key: Any) -> _Begun:
-    token, target, some = None, t, None
-    try:
-        if elements.is_basic(key):
-            target = _view_of(_detach(t), key)
-        elif "saves" in _awake:
-            with torch.no_grad():
-                some = elements.by_key(key)
-    except (IndexError, TypeError, RuntimeError, ValueError):
-        pass  # PyTorch will say what is wrong with the key
-    if "saves" in _awake:
-        token = hub.LEDGER.before("__setitem__", (target,), some)
-    edited = live_edits.before("__setitem__", (t,), region=None if target is t else target)
-    return target, token, edited
-
-
-def _end_item(begun: _Begun) -> None:
-    target, token, edited = begun
-    if edited is not None:
-        live_edits.after(edited)
-    if token is not None:
-        hub.LEDGER.after(token)
-    hub.told("__setitem__", (target,), "data")
+    return _quick(original, _dress(tap, original), hub.heard_item, "__setitem__", "data")
 
 
 def out_function(original: Func, op: str) -> Func:
@@ -168,7 +112,7 @@ def out_function(original: Func, op: str) -> Func:
         _gather(kwargs["out"], targets)
         return _into(_before(f"{op}(out=)", targets), original, args, kwargs)
 
-    return _quick_function(_dress(tap, original), original, op)
+    return _quick_function(_dress(tap, original), original, False)
 
 
 def _into(pending: Any, original: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -198,9 +142,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         if _tracing() or not _awake:
             return original(*args, **kwargs)
         if first and args and not kwargs and _only_recorded(args[0]):
-            out = original(*args)
-            hub.note(op, args[0], how)
-            return out
+            return hub.heard(original, op, how, args)
         # No counter steps in these, so no error comes of them that a recorder could explain.
         if (uncounted and not live_edits.state.on and "saves" not in _awake) or _compiling():
             return original(*args, **kwargs)
@@ -213,27 +155,23 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         carry = _into if kwargs.get("out") is not None else _carry
         return carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
-    return _quick_function(
-        _dress(tap, original), original, op, how, writes=True, first=first, uncounted=uncounted
-    )
+    return _quick_function(_dress(tap, original), original, True)
 
 
-def _quick_function(
-    slow: Func,
-    original: Func,
-    op: str,
-    how: str = "data",
-    *,
-    writes: bool = False,
-    first: bool = False,
-    uncounted: bool = False,
-) -> Func:
-    """The compiled tap, where there is one, which asks `slow` when somebody but the recorder listens."""
-    if compiled is None or type(original) is not BuiltinFunctionType:
+def _function(original: Func, slow: Func, *rest: Any) -> Func:
+    return slow
+
+
+_Function = edge.chosen("Function", _function)
+
+
+def _quick_function(slow: Func, original: Func, writes: bool) -> Func:
+    """The compiled tap, where there is one, which asks `slow` while somebody listens."""
+    if type(original) is not BuiltinFunctionType:
         return slow
-    told = hub.told, live_edits.state, writes, first, uncounted
-    tap: Func = compiled.Function(original, slow, op, how, _awake, _one_overridden, *told)
-    caches.stands_for(tap, original)
+    tap: Func = _Function(original, slow, _awake, _one_overridden, writes)
+    if tap is not slow:
+        caches.stands_for(tap, original)
     return tap
 
 
@@ -251,6 +189,9 @@ def _gather(value: Any, into: list[torch.Tensor]) -> None:
 
 
 Known = dict[int, tuple[Any, tuple[str, Any] | None]]
+
+
+_Overloads = edge.chosen("Overloads", _function)
 
 
 def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None], known: Known) -> Func:
@@ -275,4 +216,4 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
         how = "metadata" if op in METADATA else "data"
         return _carry(_before(op, targets, args[1:], kwargs, how), original, (self, *args), kwargs)
 
-    return tap if compiled is None else compiled.Overloads(original, tap, _awake, known)
+    return _Overloads(original, tap, _awake, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradmend.capture.hooks.backward_calls import BackwardCall
+from gradmend.capture.graph.calls import BackwardCall
 from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
 from gradmend.story.failures import graphs, second_backward, sparse, writes

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
 
-from gradmend.folder import OURS
 from gradmend.model import Frame, Site
 from gradmend.story.names import op_name, written_name
 from gradmend.story.source import Source, parse, running, statement_of
@@ -207,9 +206,4 @@ def site_of(error: BaseException | TracebackType | None) -> Site:
     from gradmend.capture.sites import raw_of, resolve
 
     tb = error.__traceback__ if isinstance(error, BaseException) else error
-    frames = [f for f in resolve(raw_of(tb)).frames if not _is_ours(f)]
-    return Site(tuple(frames))
-
-
-def _is_ours(frame: Frame) -> bool:
-    return frame.file.startswith(OURS)
+    return resolve(raw_of(tb))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gradmend.capture.hooks.backward_calls import BackwardCall
+from gradmend.capture.graph.calls import BackwardCall
 from gradmend.model import Conflict, Culprit, Frame, Site
 from gradmend.story.failures.used_up import (
     CreationSite,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradmend.capture.hooks.backward_calls import BackwardCall, who_ran
+from gradmend.capture.graph.calls import BackwardCall, who_ran
 from gradmend.capture.sites import resolve
 from gradmend.model import Frame, Site
 from gradmend.story.failures import nodes

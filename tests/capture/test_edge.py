@@ -1,4 +1,4 @@
-"""The compiled part does what the Python beside it does."""
+"""The edge in C does what the Python beside it does."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from modes import Seeing
 
 import gradmend
 from gradmend.capture import recorder, sites
-from gradmend.capture.native.loading import compiled
+from gradmend.capture.native.loading import edge as compiled
 from gradmend.capture.taps import hub
 
 TESTS = Path(__file__).parents[1]
 needs_it = pytest.mark.skipif(compiled is None, reason="no compiler was found when gradmend was installed")
 
 
-def both(depth: int) -> tuple[sites.Raw, sites.Raw]:
-    return compiled.raw_here(depth), sites._raw_here(depth)
+def both() -> tuple[sites.Raw, sites.Raw]:
+    # Both walks start on one line, by two calls.
+    quick, plain = compiled.raw_here(), sites._raw_here()
+    return quick[:1] + quick[2:], plain[:1] + plain[2:]
 
 
 def ours(then: Callable[[], Any]) -> Any:
@@ -100,14 +102,12 @@ LINKS: dict[str, Callable[[Callable[[], Any]], Any]] = {
 
 @needs_it
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from(sorted(LINKS)), max_size=80), st.integers(1, 4))
-def test_the_walk_finds_the_same_lines(chain: list[str], depth: int) -> None:
+@given(st.lists(st.sampled_from(sorted(LINKS)), max_size=80))
+def test_the_walk_finds_the_same_lines(chain: list[str]) -> None:
     def call(at: int) -> tuple[sites.Raw, sites.Raw]:
-        return LINKS[chain[at]](lambda: call(at + 1)) if at < len(chain) else both(depth)
+        return LINKS[chain[at]](lambda: call(at + 1)) if at < len(chain) else both()
 
     quick, plain = call(0)
-    if depth == 1:  # both walks start on one line, by two calls
-        quick, plain = quick[:1] + quick[2:], plain[:1] + plain[2:]
     assert quick == plain
 
 
@@ -118,7 +118,7 @@ def test_a_function_with_several_callers_is_found_below_each(ways: list[list[str
     """A walk expects the chain that it met last: here it is another one each time, longer or shorter."""
 
     def call(chain: list[str], at: int) -> tuple[sites.Raw, sites.Raw]:
-        return LINKS[chain[at]](lambda: call(chain, at + 1)) if at < len(chain) else both(2)
+        return LINKS[chain[at]](lambda: call(chain, at + 1)) if at < len(chain) else both()
 
     for _ in range(3):
         for chain in ways:
@@ -132,7 +132,7 @@ def test_a_code_object_met_once_is_kept() -> None:
 
     def gone() -> sites.Raw:
         words: dict[str, Any] = {"raw_here": compiled.raw_here}
-        exec(compile("def f():\n    return raw_here(1)\n", "<gone>", "exec"), words)
+        exec(compile("def f():\n    return raw_here()\n", "<gone>", "exec"), words)
         return words["f"]()
 
     raw = gone()
@@ -185,7 +185,7 @@ def test_a_tap_calls_as_the_method_does() -> None:
 @needs_it
 def test_the_same_chain_is_the_same_tuple() -> None:
     def here() -> sites.Raw:
-        return sites.raw_here(1)
+        return sites.raw_here()
 
     *_, first, again = [
         here() for _ in range(100)
@@ -241,7 +241,7 @@ def _written(work: Callable[[], Any]) -> list[tuple[str, int]]:
         assert ring is not None
         at = len(ring.ring)
         work()
-        return [(r.op, len(r.tensors)) for r in map(recorder.Recorded._make, list(ring.ring)[at:])]
+        return [(r.op, len(r.tensors)) for r in list(ring.ring)[at:]]
     finally:
         gradmend.uninstall()
 
@@ -272,42 +272,6 @@ def test_what_functions_write_is_recorded() -> None:
 
 
 @needs_it
-def test_a_step_is_recorded_as_python_does() -> None:
-    class Mine(torch.optim.SGD):
-        pass
-
-    plain, gappy = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(4, 4)[:, ::2])
-    idle, other = torch.nn.Parameter(torch.ones(2)), torch.ones(2).as_subclass(Named).requires_grad_()
-    for params in (
-        [plain],
-        [plain, idle],
-        [plain, gappy],
-        [{"params": [plain]}, {"params": [idle, other]}],
-        [idle],
-    ):
-        for kind in (torch.optim.SGD, Mine):
-            optimizer = kind(params, lr=0.1)
-            for p in (plain, gappy, other):
-                p.grad = torch.ones_like(p)
-            gradmend.install()
-            try:
-                ring = recorder.current()
-                assert ring is not None
-                ring.ring.clear()
-                optimizer.step()
-                ring.stepped(optimizer)  # what Python makes of it
-                compiled_record, python_record = map(recorder.Recorded._make, ring.ring)
-                assert compiled_record.op == python_record.op == f"{kind.__name__}.step"
-                assert (
-                    compiled_record[2] == python_record[2]
-                    and compiled_record.tensors == python_record.tensors
-                )
-                assert compiled_record.raw[2:3] == python_record.raw[:1], "from this function"
-            finally:
-                gradmend.uninstall()
-
-
-@needs_it
 def test_records_are_those_of_python() -> None:
     gradmend.install()
     try:
@@ -319,7 +283,7 @@ def test_records_are_those_of_python() -> None:
         gappy.add_(1)
         torch.relu_(dense)
         torch.empty(0).resize_(2).copy_(torch.ones(2))
-        found = [recorder.Recorded._make(one) for one in list(ring.ring)[at:]]
+        found = list(ring.ring)[at:]
         assert [f.op for f in found] == ["add_", "add_", "relu_", "resize_", "copy_"]
         assert [f.tensors[0][3] for f in found][:3] == [1, 1, 2]
         assert found[0].tensors == [(dense.data_ptr(), 16, None, 1)]
@@ -348,7 +312,7 @@ def test_another_listener_hears_too() -> None:
         hub.unlisten(ear)
         torch.zeros(2).mul_(1)
         assert heard == ["add_"]
-        assert [recorder.Recorded._make(r).op for r in list(ring.ring)[at:]] == ["add_", "mul_"]
+        assert [r.op for r in list(ring.ring)[at:]] == ["add_", "mul_"]
     finally:
         gradmend.uninstall()
 
@@ -396,9 +360,8 @@ def run(program: str, **more: str) -> str:
 
 STORY = """
 import torch, gradmend
-from gradmend.capture.native.loading import compiled
-from gradmend.capture.taps import hub
-assert (compiled is None) == PURE
+from gradmend.capture.native import loading
+assert loading.COMPILED is not PURE
 gradmend.install()
 w = torch.nn.Parameter(torch.ones(3))
 opt = torch.optim.AdamW([w], lr=0.1, foreach=False)

@@ -1,0 +1,55 @@
+cimport cython
+from gradmend.capture.memory.layouts cimport Layout, LayoutIndex, layout_of
+from gradmend.capture.memory.undo cimport Record, UndoLog
+
+cdef class Save:
+    cdef object __weakref__
+    cdef public object handle, raw, scope, original, print, escape
+    cdef public long long version, tick, number, standing
+    cdef public Timeline timeline
+    cdef public Layout layout
+    cdef public tuple swaps
+    cdef public Counter counter
+    cdef public Roll roll
+    cdef public bint unchecked
+    cpdef bint untouched(self)
+    cpdef bint moved(self)
+    cpdef bint uncredited(self)
+    cpdef settle(self, Counter counter)
+
+cdef class Write:
+    cdef public long long tick, kept
+    cdef public object op, raw, how
+    cdef public Layout layout
+    cdef public bint moved
+
+cdef class Counter:
+    cdef public object carrier, base
+    cdef public long long credited, seen
+    cpdef bint carried_by(self, t)
+    @cython.locals(now="long long", step="long long")
+    cpdef bint credit(self, long long before)
+
+cdef class Roll:
+    cdef dict _refs
+    cpdef list living(self)
+    cpdef add(self, Save save)
+    cpdef drop(self, Save save)
+
+cdef class Timeline:
+    cdef readonly object ledger, key
+    cdef readonly Roll live, fresh
+    cdef readonly LayoutIndex index
+    cdef readonly UndoLog undo
+    cdef public list counters, log, gone
+    cdef public long long last, newest, deaths
+    cpdef enter(self, Save save)
+    @cython.locals(save=Save)
+    cpdef settle(self)
+    @cython.locals(counter=Counter)
+    cpdef Counter _counter_of(self, Save save)
+    cpdef Py_ssize_t living(self)
+    cpdef wrote(self, Write write)
+    @cython.locals(waiting=Py_ssize_t)
+    cpdef died(self, Layout layout)
+    cpdef forget(self, Layout layout)

@@ -1,0 +1,13 @@
+cimport cython
+from gradmend.capture.ledger.entries cimport Save, Write
+from gradmend.capture.memory.undo cimport Record
+
+cdef class _Last:
+    cdef object tallies, saved, wrote
+    cdef list tally
+
+cdef _Last _last
+
+cpdef bint counted(tallies, Save save, Write write)
+@cython.locals(record=Record)
+cpdef judge(ledger, Save save, packed=*)

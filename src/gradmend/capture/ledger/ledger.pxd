@@ -1,0 +1,26 @@
+cimport cython
+from gradmend.capture.ledger.entries cimport Counter, Roll, Save, Timeline, Write
+from gradmend.capture.ledger.keeping cimport keep
+from gradmend.capture.memory.layouts cimport Layout, layout_of
+
+cdef class Ledger:
+    cdef readonly dict timelines
+    cdef readonly Roll fresh
+    cdef readonly set awake
+    cdef readonly list dead
+    cdef object _clock, _lock
+    cdef public bint budgets
+    cdef long long _busy
+    @cython.locals(save=Save, timeline=Timeline)
+    cpdef settle(self)
+    @cython.locals(timeline=Timeline)
+    cpdef bury(self)
+    @cython.locals(save=Save)
+    cpdef Save save(self, t, scope, raw, kind=*)
+    cpdef list before(self, op, targets, elements=*, how=*, bint aliased=*, Layout region=*)
+    cpdef tuple _timeline_of(self, t, bint create=*)
+    @cython.locals(write=Write, layout=Layout)
+    cpdef tuple _enter(self, Timeline timeline, long long shift, t, op, raw, elements, how, bint aliased, Layout region)
+    @cython.locals(timeline=Timeline, write=Write, counter=Counter)
+    cpdef after(self, list token)
+    cpdef ask(self, Save save, packed=*)

@@ -1,0 +1,21 @@
+cdef class Layout:
+    cdef readonly long long lo, hi, offset
+    cdef readonly bint dense
+    cdef readonly object shape, strides, dtype
+    cdef Py_hash_t _hash
+    cpdef bint _same(self, Layout other)
+    cpdef Layout shifted(self, long long by)
+
+cdef class LayoutIndex:
+    cdef readonly long long lo, hi
+    cdef dict _counts, _classes
+    cdef list _unsorted
+    cdef set _gone
+    cpdef add(self, Layout layout)
+    cpdef remove(self, Layout layout)
+    cpdef rebuild(self)
+
+cpdef Layout layout_of(object t)
+cpdef Layout layout_at(object t, object key)
+cdef Layout _of_grid(tuple grid)
+cpdef bint overlap(Layout a, Layout b)

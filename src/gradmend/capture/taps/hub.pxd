@@ -1,0 +1,21 @@
+cimport cython
+from gradmend.capture.ledger.ledger cimport Ledger
+from gradmend.capture.memory.layouts cimport Layout, layout_at
+
+cdef class Pending:
+    cdef object op, targets, how
+    cdef list token
+    cdef object edits
+
+cpdef Pending before(op, targets, args=*, kwargs=*, how=*)
+cpdef Pending _before(op, targets, args, kwargs, how)
+cpdef bint _aliased(targets, args) except *
+cpdef after(Pending pending)
+cpdef _after(Pending pending)
+cpdef told(op, targets, how)
+cpdef carry(Pending pending, original, tuple args, kwargs=*)
+cpdef heard(call, op, how, tuple args, kwargs=*)
+cpdef heard_item(call, op, how, tuple args, kwargs=*)
+@cython.locals(region=Layout)
+cpdef tuple begin_item(t, key)
+cpdef end_item(tuple begun)
