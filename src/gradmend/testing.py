@@ -8,11 +8,12 @@ def test_block():
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gradmend.api.dry import tensors_in
 from gradmend.api.watching import watch, words_of
 from gradmend.capture.graph import nodes
 from gradmend.errors import ConflictError, attached
@@ -32,7 +33,7 @@ def assert_gradients_safe(fn: Callable[..., Any], *inputs: Any, paranoid: bool =
     try:
         with watch(paranoid=paranoid):
             result = fn(*inputs, **kwargs)
-            outputs = [t for t in _tensors(result) if t.requires_grad]
+            outputs = [t for t in tensors_in(result) if t.requires_grad]
             if not outputs:
                 raise ValueError(
                     "nothing that the function returned requires grad: there is no gradient to check"
@@ -47,20 +48,6 @@ def assert_gradients_safe(fn: Callable[..., Any], *inputs: Any, paranoid: bool =
         if conflict is None:
             raise
         raise AssertionError(f"{error}\n\n{words_of(conflict)}") from None
-
-
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, Mapping):
-        for one in result.values():
-            yield from _tensors(one)
-    elif isinstance(result, list | tuple | set):
-        for one in result:
-            yield from _tensors(one)
-    elif hasattr(result, "__dataclass_fields__"):
-        for name in result.__dataclass_fields__:
-            yield from _tensors(getattr(result, name))
 
 
 def _leaves(outputs: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from common import DOCS, gradmend, last_line, run
+from common import DOCS, plainly, watched
 
 
 class Claim(NamedTuple):
@@ -39,7 +40,7 @@ CLAIMS = (
           LEAF + "c = x.clone()\nc[0] = 5.0\n(c + 2 * x).sum().backward()\n" + GRAD,
           "The overwritten entry no longer depends on `x`, the others do."),
     Claim("Every in-place op must be replaced, always", "no",
-          LEAF + "y = x * 2\ny.relu_()\ny.add_(1)\n(y + x).sum().backward()\n" + GRAD,
+          LEAF + "y = x * 2\ny.mul_(3)\ny.add_(1)\n(y + x).sum().backward()\n" + GRAD,
           "It depends on [what each op keeps](what-ops-keep.md)."),
     Claim("Cloning first makes in-place ops unsafe all the same", "no",
           LEAF + "h = x.exp()\ny = h.clone()\ny.add_(1)\n(h + y).sum().backward()\n" + GRAD,
@@ -92,9 +93,9 @@ def main() -> None:
         home = Path(folder)
         for number, claim in enumerate(CLAIMS, 1):
             (home / "program.py").write_text(f"import torch\n\n{claim.program}\n")
-            plain = run(["program.py"], home)
-            watched = gradmend("run", "program.py", folder=home)
-            said = last_line(plain) if plain.returncode else plain.stdout.strip() or "runs"
+            with contextlib.chdir(home):
+                (printed, failed), story = plainly("program.py"), watched("program.py")
+            said = failed or printed or "runs"
             lines += [
                 "",
                 f"## {number}. {claim.said} {{: #{number} }}",
@@ -103,14 +104,13 @@ def main() -> None:
                 "",
             ]
             lines += ["```python", claim.program, "```", "", "```text", f"PyTorch:  {said}"]
-            lines += [f"Gradmend: {_verdict(watched.returncode, watched.stderr)}", "```"]
+            lines += [f"Gradmend: {_verdict(story, failed)}", "```"]
             print(number, claim.verdict, said[:80], flush=True)
     (DOCS / "claims.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _verdict(code: int, text: str) -> str:
-    heads = [line for line in text.splitlines() if line.startswith(("error[GM", "warning[GM"))]
-    return heads[-1] if heads else "nothing to say" if code == 0 else "stops as PyTorch does"
+def _verdict(story: str, failed: str) -> str:
+    return story.splitlines()[0] if story else "stops as PyTorch does" if failed else "nothing to say"
 
 
 if __name__ == "__main__":

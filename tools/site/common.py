@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import runpy
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+
+from gradmend.running.runner import Options, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -31,6 +37,20 @@ def story_in(text: str) -> str:
     return text[at:].strip() if at >= 0 else ""
 
 
-def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    lines = done.stderr.strip().splitlines() or done.stdout.strip().splitlines()
-    return lines[-1] if lines else ""
+def plainly(script: str) -> tuple[str, str]:
+    """What it printed, and PyTorch's own last words where it failed. In this process: torch is loaded once for all pages."""
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_path(script, run_name="__main__")
+    except Exception as error:
+        return out.getvalue().strip(), traceback.format_exception_only(error)[-1].strip()
+    return out.getvalue().strip(), ""
+
+
+def watched(script: str) -> str:
+    """The story that `gradmend run` tells of it; empty where there is none."""
+    heard = io.StringIO()
+    with contextlib.redirect_stderr(heard), contextlib.redirect_stdout(io.StringIO()):
+        run_program(Options(script))
+    return story_in(heard.getvalue())

@@ -1,25 +1,26 @@
-"""docs/how-to: a page for each cause, with a program, what PyTorch says, what Gradmend says, and the proven edit."""
+"""docs/how-to: a page for each cause, with a program, what PyTorch says, what Gradmend says, and the proven edit.
+
+python how_to.py [GM101 ...]
+"""
 
 from __future__ import annotations
 
 import contextlib
-import io
-import runpy
+import sys
 import tempfile
-import traceback
 from importlib.util import find_spec
 from pathlib import Path
 
-from common import DOCS, gradmend, story_in
+from common import DOCS, gradmend, plainly, watched
 
 from gradmend.rules import Rule, all_rules
-from gradmend.running.runner import Options, run_program
 
 OUT = DOCS / "how-to"
 
 
 def main() -> None:
     OUT.mkdir(exist_ok=True)
+    only = sys.argv[1:]
     rows = ["# How to mend it, by cause", ""]
     rows += [
         "Every story and diff on these pages was printed by the command above it: `make pages` runs them again.",
@@ -29,7 +30,7 @@ def main() -> None:
     for rule in all_rules():
         if rule.code.startswith("GM3"):
             continue
-        if all(find_spec(m) for m in rule.needs):
+        if all(find_spec(m) for m in rule.needs) and (not only or rule.code in only):
             (OUT / f"{rule.code}.md").write_text(page(rule), encoding="utf-8")
             print(rule.code, flush=True)
         rows.append(f"| [{rule.summary}]({rule.code}.md) | [{rule.code}](../rules/{rule.code}.md) |")
@@ -41,7 +42,8 @@ def page(rule: Rule) -> str:
         home = Path(folder)
         (home / "train.py").write_text(rule.bad.strip() + "\n")
         with contextlib.chdir(home):
-            said, story = plainly(), watched()
+            (_, said), story = plainly("train.py"), watched("train.py")
+        checked = "" if story else gradmend("check", "train.py", folder=home).stdout.strip()
         mended = gradmend("fix", "--time-limit", "30", "train.py", folder=home)
     parts = [f"# {rule.summary}", f'```python title="train.py" linenums="1"\n{rule.bad.strip()}\n```']
     parts.append("## What PyTorch says")
@@ -50,7 +52,8 @@ def page(rule: Rule) -> str:
     else:
         parts.append("Nothing: it runs, and the gradient is wrong.")
     parts.append("## What Gradmend says")
-    parts.append(f'```text title="gradmend run train.py"\n{story}\n```')
+    command = "run" if story else "check"  # what a run can't see may stand in the source
+    parts.append(f'```text title="gradmend {command} train.py"\n{story or checked}\n```')
     parts.append("## The fix")
     if mended.returncode == 0 and mended.stdout.startswith("---"):
         told = "\n".join(line for line in mended.stdout.splitlines() if not line.startswith("rejected:"))
@@ -63,23 +66,6 @@ def page(rule: Rule) -> str:
         f"{rule.fix.strip()}\n\nMore: [{rule.code}](../rules/{rule.code}.md), or `gradmend explain {rule.code}`."
     )
     return "\n\n".join(parts) + "\n"
-
-
-def plainly() -> str:
-    """PyTorch's own last words; empty where it has none. In this process: torch is loaded once for all pages."""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            runpy.run_path("train.py", run_name="__main__")
-    except Exception as error:
-        return traceback.format_exception_only(error)[-1].strip()
-    return ""
-
-
-def watched() -> str:
-    heard = io.StringIO()
-    with contextlib.redirect_stderr(heard), contextlib.redirect_stdout(io.StringIO()):
-        run_program(Options("train.py"))
-    return story_in(heard.getvalue())
 
 
 if __name__ == "__main__":

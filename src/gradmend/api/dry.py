@@ -71,7 +71,7 @@ def run_fake(mode: Any, step: Callable[[], Any]) -> Session:
     with Watching("heal", aloud=False) as session:
         try:
             with mode:
-                outputs = [t for t in _tensors(step()) if t.requires_grad]
+                outputs = [t for t in tensors_in(step()) if t.requires_grad]
                 if outputs:
                     torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
         except ConflictError:
@@ -85,12 +85,13 @@ def run_fake(mode: Any, step: Callable[[], Any]) -> Session:
     return session
 
 
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
+def tensors_in(result: Any) -> Iterator[torch.Tensor]:
+    """Those that a function returned, in containers and dataclasses too."""
     for leaf in tree_leaves(result):
         if isinstance(leaf, torch.Tensor):
             yield leaf
         elif hasattr(leaf, "__dataclass_fields__"):
-            yield from _tensors([getattr(leaf, name) for name in leaf.__dataclass_fields__])
+            yield from tensors_in([getattr(leaf, name) for name in leaf.__dataclass_fields__])
 
 
 def _failed(session: Session, error: Exception) -> None:
