@@ -16,7 +16,7 @@ import torch
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("no gloo here", allow_module_level=True)
 
-WORKER = Path(__file__).with_name("ranks_worker.py")
+WORKER = Path(__file__).with_name("sparse_ranks_worker.py")
 CHECKS = re.findall(r"^@check\ndef (\w+)", WORKER.read_text(), re.M)
 
 
