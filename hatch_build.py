@@ -31,7 +31,9 @@ class CompiledPart(BuildHookInterface):
             return
         os.chdir(self.root)
         built = NATIVE / "built"
-        shutil.rmtree(built, ignore_errors=True)  # of an earlier build: by another compiler, or of other sources
+        shutil.rmtree(
+            built, ignore_errors=True
+        )  # of an earlier build: by another compiler, or of other sources
         if os.environ.get("GRADMEND_PURE", "0") not in ("", "0"):
             return
         try:
@@ -82,7 +84,12 @@ def _hot(names: tuple[str, ...], scratch: str) -> list[Any]:
     ]
     return list(
         cythonize(
-            modules, build_dir=scratch, include_path=["src"], compiler_directives=DIRECTIVES, quiet=True, force=True
+            modules,
+            build_dir=scratch,
+            include_path=["src"],
+            compiler_directives=DIRECTIVES,
+            quiet=True,
+            force=True,
         )
     )
 
