@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from fix_trials import Make
 
-from gradmend.fix.plan import Plan, Planner
-from gradmend.fix.proof.client import Host
-from gradmend.fix.proof.runs import Runner
+from gradmend.fix.search.plan import Plan, Planner
+from gradmend.fix.trials.client import Host
+from gradmend.fix.trials.runs import Runner
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from gradmend.fix.proof.runs import Runner
+from gradmend.fix.trials.runs import Runner
 
 Make = Callable[..., Runner]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gradmend.errors import UsageError
-from gradmend.fix.apply import apply
-from gradmend.fix.text import read
+from gradmend.fix.source.apply import apply
+from gradmend.fix.source.text import read
 
 
 def test_encoding_line_endings_and_mode_are_kept(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fix_trials import Make
 
-from gradmend.fix.proof import confine
+from gradmend.fix.trials import confine
 
 # Each tries to put something into a file outside, and swallows what hinders it.
 WAYS = {
@@ -116,7 +116,7 @@ def test_the_kernel_confines_children_of_children(tmp_path: Path) -> None:
     inside.mkdir()
     outside.mkdir()
     code = (
-        "from gradmend.fix.proof.confine import confine; import os\n"
+        "from gradmend.fix.trials.confine import confine; import os\n"
         f"confine({str(inside)!r}, ['network'], {{}}, False)\n"
         f'os.system("sh -c \'sh -c \\"echo x > {inside}/a; echo x > {outside}/a\\"\' 2>/dev/null")\n'
     )

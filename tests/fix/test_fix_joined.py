@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fix_trials import Make
 
-from gradmend.fix.proof.compare import compare
-from gradmend.fix.proof.joined import joined, parts
-from gradmend.fix.proof.judge import Judge
+from gradmend.fix.judging.compare import compare
+from gradmend.fix.judging.joined import joined, parts
+from gradmend.fix.judging.judge import Judge
 
 APART = """
 import torch

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gradmend.fix.candidate import Project
-from gradmend.fix.facts import Event, Facts, Place
 from gradmend.fix.rewrites import KINDS
 from gradmend.fix.rewrites.save_for_backward import guarded
-from gradmend.fix.text import read
+from gradmend.fix.source.candidate import Project
+from gradmend.fix.source.facts import Event, Facts, Place
+from gradmend.fix.source.text import read
 
 PAIRS = sorted((Path(__file__).parent / "pairs").glob("*.in.py"))
 

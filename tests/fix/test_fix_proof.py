@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from fix_trials import Make
 
-from gradmend.fix.facts import from_json
-from gradmend.fix.plan import Plan
-from gradmend.fix.proof.compare import Verdict, compare, same_words
-from gradmend.fix.proof.judge import Judge, measure
+from gradmend.fix.judging.compare import Verdict, compare, same_words
+from gradmend.fix.judging.judge import Judge, measure
+from gradmend.fix.search.plan import Plan
+from gradmend.fix.source.facts import from_json
 
 HEAD = """
 import torch

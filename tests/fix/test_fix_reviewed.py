@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradmend.fix.plan import Plan
+from gradmend.fix.search.plan import Plan
 
 HEAD = "import torch, torch.nn as nn, torch.nn.functional as F\ntorch.manual_seed(0)\n"
 

@@ -130,7 +130,7 @@ def _file_of(name: str) -> tuple[str, str]:
 
 
 def _readable(script: str) -> None:
-    from gradmend.fix.text import read
+    from gradmend.fix.source.text import read
 
     text = read(script)
     try:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gradmend.fix import show
-from gradmend.fix.apply import apply
-from gradmend.fix.cost import Cost, measure
-from gradmend.fix.plan import Plan, Planner
-from gradmend.fix.proof.runs import Runner
+from gradmend.fix.judging.cost import Cost, measure
+from gradmend.fix.search.plan import Plan, Planner
+from gradmend.fix.source.apply import apply
+from gradmend.fix.trials.runs import Runner
 from gradmend.report.colour import coloured, painted_diff
 
 

@@ -6,10 +6,10 @@ import difflib
 import os
 from typing import Any
 
-from gradmend.fix.cost import Cost
-from gradmend.fix.plan import Plan, Tried
-from gradmend.fix.proof.judge import WORDS
-from gradmend.fix.text import Text
+from gradmend.fix.judging.cost import Cost
+from gradmend.fix.judging.judge import WORDS
+from gradmend.fix.search.plan import Plan, Tried
+from gradmend.fix.source.text import Text
 
 _MOST_REJECTED = 2
 

@@ -16,7 +16,7 @@ from gradmend.model import Conflict
 from gradmend.story.words import WITHOUT_EDIT, root
 
 if TYPE_CHECKING:
-    from gradmend.fix.candidate import Candidate, Project
+    from gradmend.fix.source.candidate import Candidate, Project
 
 _LONGEST = 110  # characters of one edited line
 _MOST_EDITS = 3
@@ -59,9 +59,9 @@ def prover() -> str:
 
 
 def _edit(conflict: Conflict) -> str:
-    from gradmend.fix.candidate import Project
-    from gradmend.fix.facts import from_json
     from gradmend.fix.rewrites import propose
+    from gradmend.fix.source.candidate import Project
+    from gradmend.fix.source.facts import from_json
 
     facts = from_json(conflict.as_json())
     texts = {file: "".join(linecache.getlines(file)) for file in facts.files}

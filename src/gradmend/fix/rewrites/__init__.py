@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import import_module
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
 
 Rewrite = Callable[[Project, Facts], Iterable[Candidate]]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
 
 RANK = 5
 

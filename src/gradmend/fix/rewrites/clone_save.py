@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Event, Facts, Place
 from gradmend.fix.rewrites import syntax
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Event, Facts, Place
+from gradmend.fix.source.tree import Tree
 
 RANK = 40
 _LIMIT = 10

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.tree import Tree
 
 RANK = 30
 

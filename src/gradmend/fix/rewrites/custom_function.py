@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites.functions import customs, first_name
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
 
 RANK = 35
 

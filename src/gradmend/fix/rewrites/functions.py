@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from gradmend.fix.candidate import Project
 from gradmend.fix.rewrites import syntax
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Project
+from gradmend.fix.source.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

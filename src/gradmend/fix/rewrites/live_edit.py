@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.rewrites.functional import forms
 from gradmend.fix.rewrites.no_grad import unwrap
 from gradmend.fix.rewrites.rebind import rebound
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.tree import Tree
 
 RANK = 12
 _LAST = 6

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.rewrites.clone_write import written
 from gradmend.fix.rewrites.functions import Custom, customs, first_name
-from gradmend.fix.text import Cut
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.text import Cut
 
 RANK = 32
 _ALIKE = ("clone", "detach", "view_as", "contiguous")  # `return x.clone()` returns the values of x

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.tree import Tree
 
 ALONE = "gradients of earlier losses are not added again; no graph of earlier steps is kept"
 DETACHED = "gradients stop at the state carried over; no graph of earlier steps is kept"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts, Place
 from gradmend.fix.rewrites import syntax
-from gradmend.fix.text import Cut
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts, Place
+from gradmend.fix.source.text import Cut
+from gradmend.fix.source.tree import Tree
 
 RANK = 10
 

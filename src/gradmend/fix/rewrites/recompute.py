@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts, Place
 from gradmend.fix.rewrites import syntax
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts, Place
+from gradmend.fix.source.tree import Tree
 
 RANK = 18
 _INSIDE = 4  # of a second backward: before the graph is kept

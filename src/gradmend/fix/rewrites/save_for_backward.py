@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.rewrites.functions import Custom, customs, first_name, hung
-from gradmend.fix.text import Cut
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.text import Cut
 
 NOTE = "PyTorch then refuses a tensor that is overwritten before backward, where an attribute of ctx lets it pass"
 

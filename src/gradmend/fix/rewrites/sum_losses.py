@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
 from gradmend.fix.rewrites import syntax
-from gradmend.fix.text import Cut
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.text import Cut
+from gradmend.fix.source.tree import Tree
 
 RANK = 3  # retain_graph=True keeps the whole graph, and walks its shared part once for each loss
 NOTE = "the same gradients as with retain_graph=True at each backward() but the last; the graph is walked once, and freed"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradmend.fix.candidate import Project
-from gradmend.fix.facts import Event, Facts, Place
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Project
+from gradmend.fix.source.facts import Event, Facts, Place
+from gradmend.fix.source.tree import Tree
 
 # How tightly an expression binds, as the right operand of an operator of that strength.
 _BINDS: dict[type, int] = {

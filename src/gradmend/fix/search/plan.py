@@ -11,17 +11,17 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from gradmend.errors import UsageError
-from gradmend.fix import blind, diagnose
-from gradmend.fix.candidate import Candidate, Project
-from gradmend.fix.facts import Facts
-from gradmend.fix.oracle import CONFIRMED, Oracles
-from gradmend.fix.proof.compare import Verdict, effect
-from gradmend.fix.proof.joined import Lines
-from gradmend.fix.proof.judge import WORDS, Basis, Judge
-from gradmend.fix.proof.runs import Run, Runner
-from gradmend.fix.proof.scratch import user_files
+from gradmend.fix.judging.compare import Verdict, effect
+from gradmend.fix.judging.joined import Lines
+from gradmend.fix.judging.judge import WORDS, Basis, Judge
+from gradmend.fix.judging.oracle import CONFIRMED, Oracles
 from gradmend.fix.rewrites import options, propose, recompute, save_for_backward, syntax
-from gradmend.fix.text import Text, read
+from gradmend.fix.search import blind, diagnose
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.text import Text, read
+from gradmend.fix.trials.runs import Run, Runner
+from gradmend.fix.trials.scratch import user_files
 
 _LONGER = 4  # times the plain run's time, for each trial
 _ALL_TRIALS = 3  # times the limit of one trial, for all of them together

@@ -13,13 +13,13 @@ import signal
 import sys
 from typing import Any
 
-from gradmend.fix.proof.serving import kill, running, serve
+from gradmend.fix.trials.serving import kill, running, serve
 
 
 def main() -> None:
     import torch  # noqa: F401  (imported for the children)
 
-    from gradmend.fix.proof import child, copies, memory, record, slopes  # noqa: F401
+    from gradmend.fix.trials import child, copies, memory, record, slopes  # noqa: F401
 
     for name in sys.argv[1:]:
         try:
@@ -57,7 +57,7 @@ def _stop(*_: object) -> None:
 
 
 def _start(request: dict[str, Any]) -> int:
-    from gradmend.fix.proof import child
+    from gradmend.fix.trials import child
 
     pid = os.fork()
     if pid == 0:

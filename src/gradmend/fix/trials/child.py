@@ -13,9 +13,9 @@ import traceback
 import types
 from typing import Any
 
-from gradmend.fix.proof.forgive_words import ours
-from gradmend.fix.proof.prefix import Copies, Resume, statements
-from gradmend.fix.proof.record import Enough, Recorder
+from gradmend.fix.trials.forgive_words import ours
+from gradmend.fix.trials.prefix import Copies, Resume, statements
+from gradmend.fix.trials.record import Enough, Recorder
 
 
 def run(request: dict[str, Any]) -> None:
@@ -84,8 +84,8 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     mode = request["mode"]
     recorder = Recorder(request["limit"], request["roots"], retain=request.get("retain", False))
     recorder.install(mode)
-    from gradmend.fix.proof.confine import confine
-    from gradmend.fix.proof.guard import Guard
+    from gradmend.fix.trials.confine import confine
+    from gradmend.fix.trials.guard import Guard
 
     Guard(request["scratch"]).install()
     with open(request["script"], "rb") as file:
@@ -170,8 +170,8 @@ def _policy(
     if mode == "plain":
         return
     if mode == "copies":
-        from gradmend.fix.proof.copies import Copies
-        from gradmend.fix.proof.live import Live
+        from gradmend.fix.trials.copies import Copies
+        from gradmend.fix.trials.live import Live
 
         copies, live = Copies(), Live(recorder)
         stack.enter_context(copies.hooks())
@@ -189,16 +189,16 @@ def _policy(
     elif mode == "unchecked":
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t))
     elif mode == "forgive":
-        from gradmend.fix.proof.forgive import Forgive
+        from gradmend.fix.trials.forgive import Forgive
 
         forgive = stack.enter_context(Forgive(recorder))
         finish.append(lambda: extra.update(edits=forgive.edits, others=forgive.others))
     elif mode in ("differences", "slopes"):
-        from gradmend.fix.proof import slopes
+        from gradmend.fix.trials import slopes
 
         slopes.enter(mode, request, recorder, stack, extra, finish)
     elif mode == "memory":
-        from gradmend.fix.proof.memory import Bytes
+        from gradmend.fix.trials.memory import Bytes
 
         meter = Bytes()
         stack.enter_context(meter)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from gradmend.fix.proof.serving import serve
+from gradmend.fix.trials.serving import serve
 
 _WORTH = 0.15  # processor seconds since the last copy, for another one
 

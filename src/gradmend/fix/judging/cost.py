@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gradmend.fix.proof.joined import Lines, joined
-from gradmend.fix.proof.runs import Run, Runner
+from gradmend.fix.judging.joined import Lines, joined
+from gradmend.fix.trials.runs import Run, Runner
 
 _ROUNDS = 2
 _CALLS = 4  # backward calls that are timed

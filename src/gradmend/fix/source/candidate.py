@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

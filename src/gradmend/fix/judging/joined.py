@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from gradmend.fix.proof.runs import Run
+from gradmend.fix.trials.runs import Run
 
 Lines = frozenset[tuple[str, int]]  # where the calls are that become one
 

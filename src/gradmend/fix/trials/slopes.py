@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from gradmend.fix.proof.differences import Nudge, in_float64, way
-from gradmend.fix.proof.forgive import Forgive
-from gradmend.fix.proof.record import Enough, Recorder, leaves_of, youngest
+from gradmend.fix.trials.differences import Nudge, in_float64, way
+from gradmend.fix.trials.forgive import Forgive
+from gradmend.fix.trials.record import Enough, Recorder, leaves_of, youngest
 
 
 def enter(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradmend.fix.proof.runs import Run
+from gradmend.fix.trials.runs import Run
 
 # Relative to the largest entry; the ops are the same, only their order of rounding may differ.
 _ROUNDING = {"torch.float64": 1e-10, "torch.float32": 2e-5, "torch.bfloat16": 2e-2, "torch.float16": 5e-3}

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gradmend.fix.proof.forgive_words import SHARED, refused
-from gradmend.fix.proof.record import Recorder
+from gradmend.fix.trials.forgive_words import SHARED, refused
+from gradmend.fix.trials.record import Recorder
 
 # `w[0] = v`, `w[0] += v`, `self.w[i].mul_(v)`: the place in the tensor is named where it is written.
 _PLACE = re.compile(r"\s*[\w.]+\[[^=]*\](\.\w+_\(|\s*[-+*/%&|^@<>]{0,2}=)")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gradmend.fix.proof.record import Recorder
+from gradmend.fix.trials.record import Recorder
 
 # Each access makes another method object; they compare equal.
 _GET = torch.Tensor.data.__get__  # type: ignore[attr-defined]

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gradmend.fix.proof.compare import Verdict, call_gap, compare, effect
-from gradmend.fix.proof.joined import Lines, joined, parts
-from gradmend.fix.proof.runs import Run, Runner
+from gradmend.fix.judging.compare import Verdict, call_gap, compare, effect
+from gradmend.fix.judging.joined import Lines, joined, parts
+from gradmend.fix.trials.runs import Run, Runner
 
 Basis = Literal["healed", "retained", "update", "no_grad", "differences"]
 Sources = Mapping[str, bytes]

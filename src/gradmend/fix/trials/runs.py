@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradmend.fix.facts import Place
-from gradmend.fix.proof import door
-from gradmend.fix.proof.client import Host, preload
-from gradmend.fix.proof.forgive_words import in_short
-from gradmend.fix.proof.scratch import Scratch
+from gradmend.fix.source.facts import Place
+from gradmend.fix.trials import door
+from gradmend.fix.trials.client import Host, preload
+from gradmend.fix.trials.forgive_words import in_short
+from gradmend.fix.trials.scratch import Scratch
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gradmend.fix.facts import Event, Facts, Place, from_json
-from gradmend.fix.proof.forgive_words import CHANGED, SECOND, ours, refused
-from gradmend.fix.proof.runs import Run, places
+from gradmend.fix.source.facts import Event, Facts, Place, from_json
+from gradmend.fix.trials.forgive_words import CHANGED, SECOND, ours, refused
+from gradmend.fix.trials.runs import Run, places
 from gradmend.rules._messages import recognise
 
 UPDATES = frozenset({"GM104", "GM105", "GM203"})  # parameters were written between forward and backward

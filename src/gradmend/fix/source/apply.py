@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 
 from gradmend.errors import UsageError
-from gradmend.fix.text import Text
+from gradmend.fix.source.text import Text
 
 
 def apply(original: Mapping[str, Text], sources: Mapping[str, str]) -> None:

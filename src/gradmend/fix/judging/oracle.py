@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gradmend.fix import diagnose
-from gradmend.fix.facts import Facts
-from gradmend.fix.proof.compare import compare, same_words
-from gradmend.fix.proof.judge import Basis, Judge, measure
-from gradmend.fix.proof.runs import Run, Runner
+from gradmend.fix.judging.compare import compare, same_words
+from gradmend.fix.judging.judge import Basis, Judge, measure
+from gradmend.fix.search import diagnose
+from gradmend.fix.source.facts import Facts
+from gradmend.fix.trials.runs import Run, Runner
 
 EDITED = "GM210"  # a tensor inside the graph was changed outside autograd, and used again
 MULTIPLE = "multiple views"

@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gradmend.errors import UsageError
-from gradmend.fix.text import Cut, splice
+from gradmend.fix.source.text import Cut, splice
 
 if TYPE_CHECKING:
     import libcst as cst
 
-    from gradmend.fix.facts import Place
+    from gradmend.fix.source.facts import Place
 
 
 class Tree:

@@ -31,7 +31,7 @@ class Host:
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "gradmend.fix.proof.host", *self.modules],
+            [sys.executable, "-m", "gradmend.fix.trials.host", *self.modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

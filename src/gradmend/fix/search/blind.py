@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from gradmend.fix.candidate import Project
-from gradmend.fix.facts import Event, Facts, Place
 from gradmend.fix.rewrites.clone_write import written
 from gradmend.fix.rewrites.functions import customs
 from gradmend.fix.rewrites.rebind import inplace_call
-from gradmend.fix.tree import Tree
+from gradmend.fix.source.candidate import Project
+from gradmend.fix.source.facts import Event, Facts, Place
+from gradmend.fix.source.tree import Tree
 
 _MOST = 12
 _NOT_THE_DERIVATIVE = "the gradient is not the derivative of the forward that ran"

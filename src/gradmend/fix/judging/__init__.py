@@ -1,0 +1,1 @@
+"""Who judges an edited program, and what it says."""

@@ -1,0 +1,1 @@
+"""Trial runs: the processes, what they may reach, and what they record."""
