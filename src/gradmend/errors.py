@@ -73,5 +73,5 @@ class GradmendWarning(UserWarning):
     """Something that Gradmend can't see or can't promise here."""
 
 
-class UsageError(Exception):
-    """Bad input: one clear line, exit code 2."""
+class UsageError(GradmendError, ValueError):
+    """Bad input: one clear line; of a command, exit code 2."""

@@ -14,7 +14,7 @@ import torch.autograd.graph as graph
 from gradmend.capture.graph import calls as graph_calls
 from gradmend.capture.graph.calls import BackwardCall
 from gradmend.capture.hooks import backward_calls
-from gradmend.capture.sites import raw_here, resolve
+from gradmend.capture.sites import raw_from, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ def visiting(saves: dict[int, int]) -> Any:
     """Hooks like the ledger's: the pack side takes the line, the unpack side tells the node."""
 
     def pack(t: torch.Tensor) -> tuple[Any, torch.Tensor]:
-        return raw_here(), t
+        return raw_from(sys._getframe(1)), t
 
     def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:
         node = torch._C._current_autograd_node()

@@ -274,3 +274,19 @@ def _names(targets: list[Any], frame: Any) -> list[str]:
             name = f"{kind} #{twins[kind]}"
         names.append(name)
     return names
+
+
+def audit(calls: int = 10, *, paranoid: bool = False) -> Audit:
+    """Is the gradient that the program gets the right one? Compares the first backward calls made inside.
+
+    >>> import torch, gradmend
+    >>> w = torch.ones(3, requires_grad=True)
+    >>> with gradmend.audit() as verdict:
+    ...     loss = (w * w).sum()
+    ...     w.data.mul_(0.9)
+    ...     loss.backward()
+    tensor([0.9000, 0.9000, 0.9000])
+    >>> verdict.is_wrong
+    True
+    """
+    return Audit(calls, paranoid=paranoid)

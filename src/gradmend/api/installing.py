@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from gradmend.capture import recorder
-from gradmend.capture.graph import branches, calls
+from gradmend.capture.edits import branches
+from gradmend.capture.graph import calls
 from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached, unexplained

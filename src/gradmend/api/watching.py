@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import ContextDecorator
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from gradmend.api import installing
 from gradmend.capture.graph import calls
@@ -230,7 +231,14 @@ class Watching(ContextDecorator):
             saved_tensors.disarm()
 
 
-def watch(*, paranoid: bool = False) -> Watching:
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@overload
+def watch(function: _F, /) -> _F: ...
+@overload
+def watch(*, paranoid: bool = False) -> Watching: ...
+def watch(function: Callable[..., Any] | None = None, /, *, paranoid: bool = False) -> Any:
     """Raise at the first value that backward needs and that has changed, with the whole story.
 
     >>> import torch, gradmend
@@ -242,16 +250,26 @@ def watch(*, paranoid: bool = False) -> Watching:
     Traceback (most recent call last):
     ...
     gradmend.errors.ConflictError: ...
+
+    Above a function, `@gradmend.watch` and `@gradmend.watch(paranoid=True)` watch each call of it.
     """
-    return Watching("watch", paranoid=paranoid)
+    watching = Watching("watch", paranoid=paranoid)
+    return watching if function is None else watching(function)
 
 
-def heal(budget: int | str | None = None, *, paranoid: bool = False, retain: bool = False) -> Watching:
+@overload
+def heal(budget: _F, /) -> _F: ...
+@overload
+def heal(budget: int | str | None = None, *, paranoid: bool = False, retain: bool = False) -> Watching: ...
+def heal(budget: Any = None, *, paranoid: bool = False, retain: bool = False) -> Any:
     """Give backward every value as it was when it was saved: the gradient of the forward that really ran.
 
     `budget` bounds the old values kept, in bytes or as "512MB". `retain` keeps graphs until nobody holds them, so that a
     second backward goes through what the first one would have freed. What can't be healed raises, with its story.
+    `@gradmend.heal` above a function heals each call of it.
     """
+    if callable(budget):
+        return Watching("heal", None, paranoid, retain)(budget)
     return Watching("heal", parse(budget), paranoid, retain)
 
 

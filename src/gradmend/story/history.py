@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from gradmend.capture.edits import branches
 from gradmend.capture.edits.arrivals import site_of
-from gradmend.capture.graph import branches, nodes
+from gradmend.capture.graph import nodes
 from gradmend.capture.ledger.entries import Save, Write
 from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.ledger import Ledger

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.edits import arrivals, live_edits
-from gradmend.capture.graph import branches
+from gradmend.capture.edits import arrivals, branches, live_edits
 from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import (
     checkpoints,

@@ -92,7 +92,7 @@ def _layout(t: torch.Tensor) -> Layout:
 
 
 def _harm(who: str, written: Write, healed: bool) -> None:
-    from gradmend.capture.graph import branches
+    from gradmend.capture.edits import branches
 
     scope = scopes.current()
     if scope is None:

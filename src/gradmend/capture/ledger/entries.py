@@ -66,10 +66,12 @@ class Save:
         self.standing = 0  # its version without the steps of its counter that were accounted for
 
     def __del__(self) -> None:
-        if self.roll is not None:
-            self.roll.drop(self)
-        if self.timeline is not None:
-            self.timeline.died(self.layout)
+        # Held by names of our own: compiled, a call holds nothing, and a Roll may go with its last Save.
+        roll, timeline = self.roll, self.timeline
+        if roll is not None:
+            roll.drop(self)
+        if timeline is not None:
+            timeline.died(self.layout)
 
     def untouched(self) -> bool:
         """Nothing has happened to it: its handle is what backward gets."""
@@ -186,8 +188,8 @@ class Roll:
         self._refs[save.tick] = ref
 
     def drop(self, save: Save) -> None:
-        save.roll = None
         self._refs.pop(save.tick, None)
+        save.roll = None
 
 
 class _NoUndo(UndoLog):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from gradmend.errors import attached
+from gradmend.errors import UsageError, attached
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo
 from gradmend.story.failures import second_backward, versions
 from gradmend.story.failures.diagnosing import diagnose, from_message
@@ -14,7 +15,8 @@ from gradmend.story.failures.traceback_text import Printed, read
 
 
 def explain(error: BaseException | str) -> str:
-    """What an error of PyTorch's autograd means, and what to change. Takes the exception or its traceback's text.
+    """What an error of PyTorch's autograd means, and what to change. Takes the exception, its traceback's text,
+    or the code of a rule, as in `explain("GM101")`.
 
     >>> import gradmend, torch
     >>> w = torch.ones(3, requires_grad=True)
@@ -24,6 +26,13 @@ def explain(error: BaseException | str) -> str:
     ...     print(gradmend.explain(exc).splitlines()[0])
     error[GM121]: `w` is a leaf that requires grad, and this line writes to it in grad mode
     """
+    if isinstance(error, str) and re.fullmatch(r"GM\d+", error.strip(), re.IGNORECASE):
+        from gradmend import rules
+
+        try:
+            return rules.get(error.strip()).as_text()
+        except KeyError as unknown:
+            raise UsageError(str(unknown.args[0])) from None
     conflict = conflict_of(error)
     if conflict is None:
         return "This is no error of autograd's that Gradmend knows."

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
+from typing import Any
 
 from gradmend.story.knowledge import _entries
 from gradmend.story.knowledge._composite import EXAMPLES, measure
@@ -75,15 +77,19 @@ def _functional(module: str) -> str:
     return module
 
 
-@cache
-def saves(op: str) -> Knowledge:
-    """What `op` keeps for backward: saves("exp"), saves("mul_"), saves("*="), saves("F.cross_entropy").
+def saves(op: str | Callable[..., Any]) -> Knowledge:
+    """What `op` keeps for backward: saves(torch.exp), saves("mul_"), saves("*="), saves("F.cross_entropy").
 
     >>> saves("exp").keeps
     ('result',)
     >>> saves("exp").writing_output_is_safe
     False
     """
+    return _saves(op if isinstance(op, str) else op.__name__)
+
+
+@cache
+def _saves(op: str) -> Knowledge:
     name, inplace = normalise(op)
     shown = f"{name}_" if inplace and name not in ("setitem",) else name
     table = _entries.by_op()
