@@ -1,7 +1,7 @@
 """Build the compiled part where there is a compiler. Where there is none the package is pure Python, and only slower.
 
 Two kinds of library, all of them or none, in src/gradmend/capture/native/built: the edge, which is C, and the hot modules,
-which are the package's own .py files, typed by the .pxd beside them and compiled by Cython. `made_of.json` says of which
+which are the package's own .py files, typed by the .pxd beside them and compiled by Cython. `made_of*.json` says of which
 sources they were made: capture/native/loading.py takes no others.
 """
 
@@ -12,6 +12,7 @@ import os
 import runpy
 import shutil
 import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,19 @@ class CompiledPart(BuildHookInterface):
             return
         os.chdir(self.root)
         built = NATIVE / "built"
-        shutil.rmtree(
-            built, ignore_errors=True
-        )  # of an earlier build: by another compiler, or of other sources
+        _clear(built)  # of an earlier build: by another compiler, or of other sources
         if os.environ.get("GRADMEND_PURE", "0") not in ("", "0"):
             return
         try:
             build(built)
         except (Exception, SystemExit) as error:  # whatever a compiler, its headers or their absence may say
-            shutil.rmtree(built, ignore_errors=True)
+            _clear(built)
             self.app.display_warning(f"gradmend is built without its compiled part, pure and slower: {error}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version != "editable":
-            for path in built.iterdir():
+            for path in _of_this_python(built):
                 build_data["force_include"][str(path)] = str(path.relative_to("src"))
 
 
@@ -71,7 +70,18 @@ def build(into: Path, flags: tuple[str, ...] = ()) -> None:
         for extension in extensions:
             made = Path(command.get_ext_fullpath(extension.name))
             shutil.copy2(made, into / f"{extension.name}.{made.name.partition('.')[2]}")
-    (into / "made_of.json").write_text(json.dumps(loading["digest"]()))
+    (into / loading["MADE_OF"].name).write_text(json.dumps(loading["digest"]()))
+
+
+def _of_this_python(built: Path) -> list[Path]:
+    """An editable tree may serve several Pythons, each with libraries of its own."""
+    suffix = EXTENSION_SUFFIXES[0]
+    return [p for p in built.glob("*") if p.name.endswith((suffix, f"{suffix}.json"))]
+
+
+def _clear(built: Path) -> None:
+    for path in _of_this_python(built):
+        path.unlink()
 
 
 def _hot(names: tuple[str, ...], scratch: str) -> list[Any]:
@@ -95,5 +105,5 @@ def _hot(names: tuple[str, ...], scratch: str) -> list[Any]:
 
 
 if __name__ == "__main__":  # for those who work on it: `python hatch_build.py` builds in place
-    shutil.rmtree(NATIVE / "built", ignore_errors=True)
+    _clear(NATIVE / "built")
     build(NATIVE / "built")

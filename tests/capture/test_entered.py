@@ -319,11 +319,12 @@ def test_loops_leave_nothing_behind() -> None:
         gc.collect()
 
     layouts._lately.clear()  # full of what other tests met, it would be emptied and filled again meanwhile
-    work()
-    work()
-    before = sys.getallocatedblocks()
-    work()
-    assert sys.getallocatedblocks() - before < 300
+    grown = []
+    for _ in range(6):  # bounded caches fill in the first few
+        before = sys.getallocatedblocks()
+        work()
+        grown.append(sys.getallocatedblocks() - before)
+    assert max(grown[-2:]) < 300
     assert not LEDGER.dead and not len(LEDGER.fresh)
 
 

@@ -22,6 +22,8 @@ from types import ModuleType
 
 CAPTURE = Path(__file__).parents[1]
 BUILT = Path(__file__).parent / "built"
+SUFFIX = EXTENSION_SUFFIXES[0]  # of this Python: those of several may lie side by side
+MADE_OF = BUILT / f"made_of{SUFFIX}.json"
 EDGE = "gradmend.capture.native._edge"
 # What runs at every op, at every backward call and at every step.
 HOT = (
@@ -61,11 +63,8 @@ def digest() -> str:
 
 def library(name: str) -> Path | None:
     """The file built of this module for this Python."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = BUILT / f"{name}{suffix}"
-        if path.exists():
-            return path
-    return None
+    path = BUILT / f"{name}{SUFFIX}"
+    return path if path.exists() else None
 
 
 def form() -> str:
@@ -74,7 +73,7 @@ def form() -> str:
         return "pure Python, as GRADMEND_PURE says"
     if library(EDGE) is None or any(library(f"gradmend.capture.{name}") is None for name in HOT):
         return "pure Python, slower: no compiler was found when it was installed"
-    if json.loads((BUILT / "made_of.json").read_text()) != digest():
+    if not MADE_OF.exists() or json.loads(MADE_OF.read_text()) != digest():
         return "pure Python, slower: sources changed since they were compiled; install it again"
     return "compiled"
 
