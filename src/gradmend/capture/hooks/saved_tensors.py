@@ -78,12 +78,26 @@ _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
 
 
 class _Packed:
-    """What inner hooks made of a tensor, with a Save for each tensor in it that shares the saved memory."""
+    """What inner hooks made of a tensor, with a Save for each tensor in it."""
 
     __slots__ = ("made",)
 
     def __init__(self, made: Any) -> None:
         self.made = made
+
+
+class _Own:
+    """A tensor in other memory that inner hooks made, an offload buffer say: it must come back as it was, too."""
+
+    __slots__ = ("save", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, save: Save) -> None:
+        self.tensor = tensor
+        self.save = save
+
+    def ask(self, packed: _Packed) -> torch.Tensor:
+        value = LEDGER.ask(self.save, packed)
+        return self.tensor if value is self.save.handle else value  # the very object, unless it was healed
 
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -94,9 +108,12 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
 
 
-def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Save]) -> Any:
+def _enter_all(made: Any, t: torch.Tensor, save: Callable[..., Save]) -> Any:
     if isinstance(made, _Tensor):
-        return save(made) if _shares(made, t) else made
+        if _shares(made, t):
+            return save(made, made is not t)
+        plain = type(made) in PLAIN and made.layout is torch.strided and not made.is_nested
+        return _Own(made, save(made, False)) if plain else made
     if type(made) in (tuple, list):
         return type(made)(_enter_all(m, t, save) for m in made)
     return made
@@ -105,6 +122,8 @@ def _enter_all(made: Any, t: torch.Tensor, save: Callable[[torch.Tensor], Save])
 def _ask_all(made: Any, packed: _Packed) -> Any:
     if type(made) is Save:
         return LEDGER.ask(made, packed)
+    if type(made) is _Own:
+        return made.ask(packed)
     if type(made) in (tuple, list):
         return type(made)(_ask_all(m, packed) for m in made)
     return made
@@ -120,10 +139,10 @@ def _compose(
             return _Packed(made)
         raw = calls.where()
 
-        def save(m: torch.Tensor) -> Save:
+        def save(m: torch.Tensor, another: bool) -> Save:
             entry = LEDGER.save(m, scope, raw)
             entry.unchecked = True
-            if m is not t:
+            if another:
                 m._gradmend_entry = entry  # type: ignore[attr-defined]
             return entry
 
