@@ -7,6 +7,8 @@ import contextlib
 import pytest
 import torch
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import gradmend
 from gradmend.capture.taps import homes
@@ -127,3 +129,28 @@ def test_a_batched_gradient_that_two_branches_share_is_told():
     with gradmend.heal():
         got = shared_and_batched()
     assert torch.equal(got, 8 * torch.eye(4))  # 2 of the one branch and 3 * 2 of the other; 12 as it is
+
+
+class Log(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ops.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_dispatch_mode_sees_the_program_and_not_us(checkpointed, context):
+    x = torch.tensor(1.0, requires_grad=True)
+    log = Log()
+    with context():
+        if checkpointed:
+            modes = lambda: (log, contextlib.nullcontext())  # noqa: E731
+            checkpoint(lambda t: t.exp().sin(), x, use_reentrant=False, context_fn=modes)
+        else:
+            with log:
+                x.exp().sin()
+    assert log.ops == ["exp.default", "sin.default"]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as _checkpoint
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradmend.capture.graph import calls
 from gradmend.capture.hooks import saved_tensors
@@ -82,7 +83,8 @@ class Region:
 
 def _random_state() -> bytes:
     """Of the CPU's generator, and of the accelerator's where one is in use. Both lie in the host's memory."""
-    state = bytes(_Base.numpy(torch.get_rng_state()))
+    with _disable_current_modes():  # a mode of the program's shall not see us look
+        state = bytes(_Base.numpy(torch.get_rng_state()))
     device = torch.accelerator.current_accelerator()
     if device is None:
         return state

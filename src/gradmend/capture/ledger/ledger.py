@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradmend.capture import edge
 from gradmend.capture.ledger import escapes
@@ -32,6 +33,7 @@ except ImportError:
 
 _ref = edge.ref
 _detach = torch._C.TensorBase.detach
+_modes = torch._C._len_torch_dispatch_stack
 _STRIDED = torch.strided
 _storage_of = torch._C.TensorBase.untyped_storage
 
@@ -57,6 +59,12 @@ def _is_hollow(t: torch.Tensor, storage: torch.UntypedStorage) -> bool:
     return storage.nbytes() > 0 and storage.data_ptr() == 0
 
 
+def _unseen(t: torch.Tensor) -> torch.Tensor:
+    """Detached while no mode looks: what we do is no op of the program's."""
+    with _disable_current_modes():
+        return _detach(t)
+
+
 @cython.no_gc
 @cython.cclass
 class Ledger:
@@ -78,7 +86,8 @@ class Ledger:
     # ------------------------------------------------------------------ Saves
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Save] = Save) -> Save:
-        save = kind(_detach(t), t._version, next(self._clock), raw, scope)
+        handle = _unseen(t) if _modes() else _detach(t)
+        save = kind(handle, t._version, next(self._clock), raw, scope)
         save.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
         save.original = _ref(t)
         try:
