@@ -84,3 +84,16 @@ def test_explain_takes_a_rule() -> None:
 def test_saves_takes_the_function_itself() -> None:
     assert gradmend.saves(torch.exp) == gradmend.saves("exp")
     assert gradmend.saves(torch.exp).keeps == ("result",)
+
+
+def test_above_a_generator_or_a_coroutine_it_says_what_to_do():
+    def steps():
+        yield 1
+
+    async def step():
+        return 1
+
+    for function in (steps, step):
+        for decorate in (gradmend.watch(), gradmend.heal()):
+            with pytest.raises(gradmend.GradmendError, match="around the training step"):
+                decorate(function)

@@ -73,3 +73,14 @@ def test_enough_buffers_come_back_as_the_objects_they_are(context):
     torch.testing.assert_close(got, right())
     assert all(a is b for a, b in zip(reversed(pool.given), pool.back, strict=True))
     assert not session.conflicts
+
+
+def test_a_dict_of_tensors_is_looked_into():
+    x = torch.ones(2, requires_grad=True)
+    with gradmend.heal():
+        with saved_tensors_hooks(lambda t: {"t": t}, lambda d: d["t"]):
+            y = x * 3
+            z = y * y
+        y.mul_(2)
+        z.sum().backward()
+    assert x.grad.tolist() == [18.0, 18.0]

@@ -108,3 +108,35 @@ def test_a_view_that_is_detached_in_place(cut):
     ((right * 2).pow(2).sum()).backward()
     assert torch.equal(x.grad, right.grad)
     assert "GM126" in [c.rule for c in session]
+
+
+def test_what_is_written_to_a_detached_view_is_an_edit():
+    x = leaf()
+    with pytest.raises(gradmend.ConflictError) as stop, gradmend.heal():
+        y = x * x
+        view = y[0]
+        view.detach_()
+        view.mul_(3)
+        (y * y).sum().backward()
+    assert stop.value.conflict.rule == "GM210"
+
+
+def test_out_of_another_kind_of_number_stops():
+    x = leaf()
+    with pytest.raises(RuntimeError, match="automatic differentiation"), gradmend.heal():
+        torch.mul(x, 1.5, out=torch.zeros(3, dtype=torch.long))
+
+
+def test_a_buffer_that_retains_its_gradient_and_results_by_name():
+    x, right = leaf(), leaf()
+    with gradmend.heal():
+        y = x * 2
+        y.retain_grad()
+        torch.mul(x, 3.0, out=y)
+        (y * y).sum().backward()
+    (right * 3).pow(2).sum().backward()
+    torch.testing.assert_close(x.grad, right.grad)
+    values, places = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.long)
+    with gradmend.heal():
+        found = torch.max(leaf().reshape(3, 1) * 2, 0, out=(values, places))
+    assert found.values is values and found.indices is places

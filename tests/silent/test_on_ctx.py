@@ -88,3 +88,39 @@ def test_a_graph_of_its_own_is_told_by_its_own_saves():
     with gradmend.heal():
         got = program()
     torch.testing.assert_close(got, 6 * (1 - torch.full((3,), 2.0).tanh() ** 2))
+
+
+class Counting(torch.autograd.Function):
+    """Its backward writes to what it keeps."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.state, ctx.k = {"x": x, "n": 0}, 1
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        ctx.state["n"] += 1
+        ctx.k = ctx.k * 2
+        return 2 * ctx.state["x"] * g * ctx.state["n"] * ctx.k
+
+
+def test_what_backward_changes_on_ctx_stays_changed():
+    x = torch.ones(2, requires_grad=True)
+    with gradmend.heal():
+        y = x * 1
+        z = Counting.apply(y)
+        y.mul_(3)
+        first = torch.autograd.grad(z.sum(), x, retain_graph=True)[0]
+        second = torch.autograd.grad(z.sum(), x)[0]
+    assert first.tolist() == [4.0, 4.0] and second.tolist() == [16.0, 16.0]
+
+
+def test_the_leaf_of_a_graph_of_its_own_stays():
+    x = torch.ones(3, requires_grad=True)
+    with gradmend.heal():
+        y = x * 1
+        z = Inner.apply(y)
+        y.mul_(3)  # the memory of ctx.x too
+        z.sum().backward()
+    torch.testing.assert_close(x.grad, 2 * (1 - torch.full((3,), 2.0).tanh() ** 2))

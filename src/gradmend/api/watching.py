@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import ContextDecorator
@@ -22,7 +23,7 @@ from gradmend.capture.sites import Raw, resolve
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.compat import trust
-from gradmend.errors import ConflictError, GradmendWarning
+from gradmend.errors import ConflictError, GradmendError, GradmendWarning
 from gradmend.model import Conflict, Culprit, Frame, Session
 from gradmend.uncollected import uncollected
 
@@ -179,6 +180,18 @@ class Watching(ContextDecorator):
         self._retain = retain
         self._aloud = aloud
         self._open: list[tuple[Scope, Teller]] = []
+
+    def __call__(self, function: Any) -> Any:
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            kind = "a coroutine"
+        elif inspect.isgeneratorfunction(function):
+            kind = "a generator"
+        else:
+            return super().__call__(function)
+        raise GradmendError(
+            f"gradmend.{self._policy}() above {kind} would be left before its first line runs: "
+            f"write `with gradmend.{self._policy}():` around the training step instead"
+        )
 
     @property
     def scope(self) -> Scope:

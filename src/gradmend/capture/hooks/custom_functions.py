@@ -7,7 +7,6 @@ asks the class for `forward`, then for `setup_context`: it is given ours. Every 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import threading
@@ -116,19 +115,28 @@ def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
     if next_number() - 1 != number:  # its forward made nodes of its own, and saves after them
         ctx.__dict__[_NUMBER] = number
     dirty = ctx.dirty_tensors or ()
-    keep(ctx, cls, scope, raw_here(), dirty)
+    keep(ctx, cls, scope, raw_here(), dirty, seen.inputs)
     written = seen.unmarked(dirty)
     if written is not None and scope.policy == "watch":
         raise _unmarked(cls, written, scope, raw_here())
 
 
-def keep(ctx: Any, cls: type, scope: Any, raw: Raw, dirty: Sequence[torch.Tensor] = ()) -> None:
+def keep(
+    ctx: Any,
+    cls: type,
+    scope: Any,
+    raw: Raw,
+    dirty: Sequence[torch.Tensor] = (),
+    inputs: Sequence[torch.Tensor] = (),
+) -> None:
     """Enter the tensors that ctx holds by attribute into the ledger; they live as long as ctx does."""
     held = ctx.__dict__
     marked = {_storage_of(d)._cdata for d in dirty if _answers(d)}
     kept: list[tuple[str, Any, Kept]] | None = None
     for name, value in list(held.items()):
         for place, t in _tensors(value, ctx._sequence_nr()):
+            if type(t) is torch.Tensor and t.is_leaf and t.requires_grad and not any(t is i for i in inputs):
+                continue  # the leaf of a graph of its own, as above
             entry = hub.LEDGER.save(t, scope, raw, Kept)
             assert isinstance(entry, Kept)
             entry.attribute, entry.function = name, cls
@@ -205,7 +213,9 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     kept = ctx.__dict__.get(_KEPT)
     if kept is None:
         return gradients.given(call, ctx, args)
-    old: dict[str, Any] = {}
+    old: list[
+        tuple[str, Path, torch.Tensor, Any]
+    ] = []  # where a value was put, the value, and what was there
     healed: list[tuple[Kept, torch.Tensor]] = []
     calls.visit(ctx._sequence_nr(), kept[0][2].raw)
     for name, place, entry in kept:
@@ -213,8 +223,7 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
         if entry.scope.plain or (value is entry.handle and not entry.swaps):
             continue
         _refuse_second_order(entry)
-        old.setdefault(name, ctx.__dict__.get(name))
-        _put(ctx, name, place, value)
+        old.append((name, place, value, _put(ctx, name, place, value)))
         healed.append((entry, value))
     hub.LEDGER.settle()
     marks = [entry.timeline.last if entry.timeline else 0 for _, _, entry in kept]
@@ -222,8 +231,9 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     try:
         return gradients.given(call, ctx, args)
     finally:
-        for name, value in old.items():
-            setattr(ctx, name, value)
+        for name, place, value, was in reversed(old):
+            if _found(ctx, name, place) is value:  # unless backward has put another there
+                _put(ctx, name, place, was)
         _renew(ctx, kept, marks)
         for (entry, value), version in zip(healed, versions, strict=True):
             if value._version != version and value is not entry.handle:
@@ -252,26 +262,35 @@ def _overwrites(op: str) -> bool:
     return op.endswith("(out=)") or op in ("copy_", "fill_", "zero_", "__setitem__")
 
 
-def _put(ctx: Any, name: str, place: Path, value: torch.Tensor) -> None:
-    setattr(ctx, name, _with(ctx.__dict__[name], place, value))
+def _put(ctx: Any, name: str, path: Path, value: Any) -> Any:
+    """Put a value on ctx, and return what was there. Containers stay the objects they are, as backward may write to them:
+    only tuples are made anew."""
+    was = _found(ctx, name, path)
+    while path:
+        *above, step = path
+        holder = _found(ctx, name, tuple(above))
+        if not isinstance(holder, tuple):
+            if isinstance(holder, (list, deque, dict)):
+                holder[step] = value
+            else:
+                object.__setattr__(holder, step, value)  # frozen ones too
+            return was
+        items = [value if i == step else item for i, item in enumerate(holder)]
+        value = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+        path = tuple(above)
+    setattr(ctx, name, value)
+    return was
 
 
-def _with(holder: Any, path: Path, value: torch.Tensor) -> Any:
-    """A copy of the holder that has this value at the end of the path; the program's own stays as it is."""
-    if not path:
-        return value
-    step, *rest = path
-    inner = dict(_items(holder))[step]
-    new = _with(inner, tuple(rest), value)
-    if isinstance(holder, tuple):
-        items = [new if i == step else item for i, item in enumerate(holder)]
-        return type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
-    made = copy.copy(holder)
-    if isinstance(holder, (list, deque, dict)):
-        made[step] = new
-    else:
-        object.__setattr__(made, step, new)  # frozen ones too
-    return made
+def _found(ctx: Any, name: str, path: Path) -> Any:
+    """What lies there now; None where backward has taken it away."""
+    value = ctx.__dict__.get(name)
+    for step in path:
+        try:
+            value = dict(_items(value))[step]
+        except (KeyError, TypeError):
+            return None
+    return value
 
 
 def _refuse_second_order(entry: Kept) -> None:

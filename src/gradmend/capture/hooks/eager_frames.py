@@ -1,10 +1,6 @@
-"""Code that was compiled away from our taps, run as the Python that it was written as.
+"""torch.compile stops with PyTorch's in-place error while it traces: that frame runs as the Python that it is instead.
 
-- torch.compile stops with PyTorch's in-place error while it traces: that frame runs eagerly instead, and its conflict is
-  met, told or healed at the user's own line.
-- A function of torch.jit.script that writes in place is seen by no tap: under heal() its Python runs.
-
-Both are told once, by a warning at the function's line.
+Its conflict is then met, told or healed at the user's own line. A warning at the function's line says so, once.
 """
 
 from __future__ import annotations
@@ -12,10 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
-
-import torch
 
 from gradmend.capture.ledger import scopes
 from gradmend.capture.taps import caches
@@ -26,8 +19,6 @@ _FAMILY = re.compile(
     r"modified by an inplace operation|is being modified inplace|is being used in an in-place operation|"
     r"arguments don't support automatic differentiation|Can't detach views in-place"
 )
-_Scripted: Any = torch.jit.ScriptFunction
-_plain_scripted = _Scripted.__dict__["__call__"]
 _plain_convert: Any = None
 _told: set[Any] = set()
 
@@ -41,9 +32,6 @@ def _tell(code: Any, why: str) -> None:
             code.co_filename,
             code.co_firstlineno,
         )
-
-
-# --------------------------------------------------------------------------- torch.compile
 
 
 def _convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
@@ -71,38 +59,6 @@ def _disarm_dynamo() -> None:
         _plain_convert = None
 
 
-# -------------------------------------------------------------------------- torch.jit.script
-
-
-def _scripted(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    scope = scopes.current()
-    if scope is not None and scope.policy == "heal" and scope.refused is not None and torch.is_grad_enabled():
-        source = getattr(self, "_torchdynamo_inline", None)
-        if source is not None and _writes(self):
-            _tell(source.__code__, "writes in place, and is scripted: nobody sees its writes")
-            return source(*args, **kwargs)
-    return _plain_scripted(self, *args, **kwargs)
-
-
-def _writes(function: Any) -> bool:
-    known: bool | None = getattr(function, "_gradmend_writes", None)
-    if known is None:
-        known = any(_is_write(kind) for kind in _kinds(function.inlined_graph))
-        function._gradmend_writes = known
-    return known
-
-
-def _is_write(kind: str) -> bool:
-    return kind.startswith("aten::") and kind.endswith("_") and not kind.endswith("__")
-
-
-def _kinds(block: Any) -> Iterator[str]:
-    for node in block.nodes():
-        yield node.kind()
-        for inner in node.blocks():
-            yield from _kinds(inner)
-
-
 # ----------------------------------------------------------------------------------- arming
 
 _armed = 0
@@ -112,7 +68,6 @@ def arm() -> None:
     global _armed
     _armed += 1
     if _armed == 1:
-        _Scripted.__call__ = _scripted
         caches.after_dynamo.append(_arm_dynamo)
         _arm_dynamo()
 
@@ -121,7 +76,6 @@ def disarm() -> None:
     global _armed
     _armed -= 1
     if _armed == 0:
-        _Scripted.__call__ = _plain_scripted
         caches.after_dynamo.remove(_arm_dynamo)
         _disarm_dynamo()
         _told.clear()

@@ -116,6 +116,8 @@ def _enter_all(made: Any, t: torch.Tensor, save: Callable[..., Save]) -> Any:
         return _Own(made, save(made, False)) if plain else made
     if type(made) in (tuple, list):
         return type(made)(_enter_all(m, t, save) for m in made)
+    if type(made) is dict:
+        return {key: _enter_all(m, t, save) for key, m in made.items()}
     return made
 
 
@@ -126,6 +128,8 @@ def _ask_all(made: Any, packed: _Packed) -> Any:
         return made.ask(packed)
     if type(made) in (tuple, list):
         return type(made)(_ask_all(m, packed) for m in made)
+    if type(made) is dict:
+        return {key: _ask_all(m, packed) for key, m in made.items()}
     return made
 
 

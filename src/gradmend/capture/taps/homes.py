@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.taps import single_views, special, wrappers
+from gradmend.capture.taps import scripted, single_views, special, wrappers
 from gradmend.capture.taps.schemas import Writes, writes_of, writing_ops
 
 OPERATORS = (
@@ -79,7 +79,11 @@ def _functions() -> Iterator[Patch]:
 
 def _specials() -> Iterator[Patch]:
     made: dict[int, Callable[..., Any]] = {}
-    for patch in (*special.patches(), *starmap(Patch, single_views.patches())):
+    for patch in (
+        *special.patches(),
+        *starmap(Patch, single_views.patches()),
+        *starmap(Patch, scripted.patches()),
+    ):
         original = getattr(patch.value, "__gradmend_original__", None)
         if original is not None:
             made[id(original)] = patch.value

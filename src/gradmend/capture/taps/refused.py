@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._C import TensorBase as Base
 
+from gradmend.capture.edits import live_edits
 from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import Raw, raw_here
 
@@ -37,16 +38,19 @@ def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[st
         return None  # a leaf written in grad mode: two meanings
     made = call(*args, **{k: v for k, v in kwargs.items() if k != "out"})
     results = [made] if isinstance(made, torch.Tensor) else list(made)
-    for buffer, result in zip(buffers, results, strict=True):
+    pairs = list(zip(buffers, results, strict=True))
+    if not all(torch.can_cast(r.dtype, b.dtype) for b, r in pairs):
+        return None  # PyTorch would refuse that too
+    if any(b.numel() and b.shape != r.shape for b, r in pairs):
+        return None  # it would be resized, with a warning
+    for buffer, result in pairs:
         if buffer.shape != result.shape:
-            if buffer.numel():
-                return None  # it would be resized, with a warning
             buffer.resize_(result.shape)
-        if not buffer.is_leaf and not buffer._is_view():
+        if not buffer.is_leaf and not buffer._is_view() and not buffer.retains_grad:
             Base.detach_(buffer)  # all of it is overwritten: it owes nothing to what it was
         buffer.copy_(result)
     tell(error, raw_here())
-    return out
+    return out if isinstance(made, torch.Tensor) else type(made)(buffers)  # by the names of its results
 
 
 def detached(error: RuntimeError, view: torch.Tensor) -> torch.Tensor | None:
@@ -54,6 +58,7 @@ def detached(error: RuntimeError, view: torch.Tensor) -> torch.Tensor | None:
     tell = _to_tell(error, _VIEW)
     if tell is None:
         return None
+    live_edits.alias(view)  # what is written to it is written to its base, and autograd won't see it
     try:
         torch._C._swap_tensor_impl(view, Base.detach(view))
     except RuntimeError:
