@@ -13,7 +13,7 @@ MATRIX := 2.13.0 2.14.1 2.15.0
 KEEP   ?= yes  # no: test-matrix removes each environment once it has run, where space is short
 JOBS   ?= 2
 # Where there is a compiler, installing builds this; the package works without.
-COMPILED := hatch_build.py $(wildcard src/gradmend/capture/native/*.[ch])
+COMPILED := hatch_build.py $(wildcard src/gradmend/capture/native/*.[ch] src/gradmend/capture/*.py src/gradmend/capture/*/*.py src/gradmend/capture/*/*.pxd)
 
 ifeq ($(TORCH),)
 CHOSEN := $(VENV)

@@ -56,6 +56,7 @@ def _let_go() -> Iterator[None]:
     """Exceptions hold the graphs that they were raised in: no Save may live on into another test."""
     yield
     gc.collect()
+    hub.LEDGER.bury()  # else the next Write does
     assert not hub.awake
 
 

@@ -14,10 +14,6 @@ plain_mul_ = torch.ops.aten.mul_.Tensor._op
 plain_zero_ = torch._C.TensorBase.zero_
 
 
-# Without Python of its own, as what torch.jit.load() gives.
-scripted = torch.jit.CompilationUnit("def scripted(t: Tensor) -> Tensor:\n    return t.mul_(2.0)\n").scripted
-
-
 def _compiled(backend):
     @torch.compile(backend=backend, fullgraph=True)
     def double(t):
@@ -25,10 +21,6 @@ def _compiled(backend):
         return t + 1
 
     return double
-
-
-def _by_script(t):
-    scripted(t)
 
 
 def _by_aot_compile(t):
@@ -60,7 +52,6 @@ def _by_fx(t):
 
 
 UNSEEN = [
-    _by_script,
     _by_aot_compile,
     _by_held_method,
     _by_held_op,

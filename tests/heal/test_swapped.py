@@ -9,6 +9,8 @@ import torch
 
 import gradmend
 
+held_mul_ = torch.Tensor.mul_  # a name taken before anything is armed
+
 
 def bound(w: torch.nn.Parameter) -> None:
     w.data = torch.zeros(3)
@@ -67,15 +69,13 @@ def test_one_tensor_over_two_slots_in_turn() -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_an_unseen_write_to_the_old_memory_still_stops(before: bool) -> None:
-    unseen = torch.jit.CompilationUnit("def unseen(t: Tensor) -> Tensor:\n    return t.mul_(3)\n").unseen
-
     def swap(w: torch.nn.Parameter) -> None:
         old = w.detach()
         if before:
-            unseen(old)
+            held_mul_(old, 3)
         w.data = torch.zeros(3)
         if not before:
-            unseen(old)
+            held_mul_(old, 3)
 
     with gradmend.heal(), pytest.raises(gradmend.ConflictError):
         program(swap)

@@ -118,12 +118,8 @@ def test_a_node_that_shows_nothing_is_matched_by_size_and_says_so(tmp_path: Path
 
 def test_a_write_nobody_recorded_is_said_to_be_unseen(tmp_path: Path) -> None:
     program = """
-@torch.jit.script
-def bump(t):
-    t.add_(1)
-    return t
 y = x.exp()
-bump(y)
+torch._C.TensorBase.add_(y, 1)
 y.sum().backward()
 """
     fail(tmp_path, HEAD + program)

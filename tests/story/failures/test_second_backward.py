@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from broken_programs import fail
 
 from gradmend.capture.graph import calls as graph_calls
 from gradmend.capture.hooks import backward_calls
-from gradmend.capture.sites import raw_here, resolve
+from gradmend.capture.sites import raw_from, raw_here, resolve
 from gradmend.model import Conflict, Site
 from gradmend.story.failures import diagnose
 from gradmend.story.failures.explain import from_text
@@ -46,7 +47,7 @@ class ledger(torch.autograd.graph.saved_tensors_hooks):
 
     @staticmethod
     def pack(t: torch.Tensor) -> tuple[Any, torch.Tensor]:
-        return raw_here(), t
+        return raw_from(sys._getframe(1)), t
 
     @staticmethod
     def unpack(handle: tuple[Any, torch.Tensor]) -> torch.Tensor:

@@ -73,7 +73,12 @@ class Record:
         """What it keeps, as a tensor."""
         if isinstance(self.old, bytes):
             # A copy of torch's own: memory that Python owns is taken for handed out.
-            self.old = Base.clone(_from(bytearray(self.old), dtype=torch.uint8))
+            kept = (
+                _from(bytearray(self.old), dtype=torch.uint8)
+                if self.old
+                else torch.empty(0, dtype=torch.uint8)
+            )
+            self.old = Base.clone(kept)
         return self.old
 
     def whole(self, like: torch.Tensor | None = None) -> torch.Tensor:
