@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 import torch
 
+from gradmend.capture.native import loading
 from gradmend.cli import doctor
 from gradmend.cli.main import main
 from gradmend.compat import trust
@@ -41,7 +41,7 @@ def test_version_says_which_form(pure: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     if pure == "1":
         assert "(pure Python, as GRADMEND_PURE says)" in done.stdout
-    elif find_spec("gradmend.capture._fast") is None:
+    elif not loading.COMPILED:
         assert "(pure Python, slower" in done.stdout
     else:
         assert "(compiled)" in done.stdout

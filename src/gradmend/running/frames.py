@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from gradmend.folder import OURS
+from gradmend.folder import is_ours
 
 
 def without_ours(trace: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(OURS):
+        if not is_ours(trace.tb_frame.f_code.co_filename):
             kept.append(trace)
         trace = trace.tb_next
     return chained(kept)

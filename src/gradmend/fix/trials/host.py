@@ -35,14 +35,15 @@ def main() -> None:
 
 
 def _warm() -> None:
-    """Load what healing needs, once: the names to tap, the stories, derivatives.yaml. No tensor is made."""
-    import gradmend
+    """Load what healing needs, once: the names to tap, the stories, derivatives.yaml. No backward runs: where there is a
+    device, its thread would not live on in the forks."""
+    from gradmend.api import watching  # noqa: F401
+    from gradmend.capture.taps import homes
     from gradmend.story import linking, silent  # noqa: F401
     from gradmend.story.knowledge import by_node
 
     by_node("ExpBackward0")
-    with gradmend.heal():
-        pass
+    homes.patches()
 
 
 # What SIGINT did when this process started: a trial has it as python would, also under nohup.
