@@ -22,6 +22,8 @@ def words_of(args: argparse.Namespace, command: str, own: Sequence[str]) -> list
     if args.module is None and words[0].startswith("-"):
         raise UsageError(f"unknown option {words[0]}: options of gradmend come before the script")
     for word in words[1:]:
+        if word == "--":  # the program's own: what follows is surely not ours
+            break
         name = word.partition("=")[0]
         if name in own and name not in _text(words[0]):
             raise UsageError(
