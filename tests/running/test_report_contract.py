@@ -62,7 +62,12 @@ def test_a_conflict_stops_the_program(tmp_path):
     assert (conflict["backward"]["file"], conflict["backward"]["line"]) == (path, program.line("backward()"))
     assert ran.report["error"]["line"] == program.line("backward()")
     # The story, once, with the three lines; and no frame of ours in the traceback.
-    assert " ".join(ran.err.split()).count("line 4 changes `y` in place, but backward() on line 5 still needs `y`") == 1
+    assert (
+        " ".join(ran.err.split()).count(
+            "line 4 changes `y` in place, but backward() on line 5 still needs `y`"
+        )
+        == 1
+    )
     for text in ("y = x.exp()", "y += 1", "y.sum().backward()", "Traceback (most recent call last)"):
         assert text in ran.err
     assert "gradmend/capture" not in ran.err and "gradmend/running" not in ran.err
