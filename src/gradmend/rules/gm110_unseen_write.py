@@ -6,8 +6,8 @@ RULE = Rule(
     summary="Something that Gradmend can't see into overwrote a value that backward needs.",
     what="""
 Finds a saved tensor whose version counter moved although no Python call that Gradmend watches moved it: a
-write in TorchScript, in compiled code, in a C++ or CUDA extension, or by backward itself when it adds to a
-`.grad` that was saved.
+write in compiled code, in a C++ or CUDA extension, or by backward itself when it adds to a `.grad` that was
+saved.
 """,
     why="""
 The value is gone all the same, and going on would give a wrong gradient. Only the line can't be named: it
@@ -16,33 +16,25 @@ lies between the line that saved the tensor and the backward call, both of which
     bad="""
 import torch
 
-bump = torch.jit.CompilationUnit('''
-def bump(t):
-    t.add_(1)
-''').bump
-
-x = torch.tensor([0.0, 1.0], requires_grad=True)
-y = x.exp()
-bump(y)
-y.sum().backward()
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+(x * 3).sum().backward()
+penalty = (x * x.grad).sum()  # keeps x.grad
+(x * 2).sum().backward()      # adds to x.grad in place
+penalty.backward()
 """,
     good="""
 import torch
 
-bump = torch.jit.CompilationUnit('''
-def bump(t):
-    return t + 1
-''').bump
-
-x = torch.tensor([0.0, 1.0], requires_grad=True)
-y = x.exp()
-y = bump(y)
-y.sum().backward()
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+(x * 3).sum().backward()
+penalty = (x * x.grad.clone()).sum()
+(x * 2).sum().backward()
+penalty.backward()
 """,
     fix="""
-Give the outside code a clone, or let it return a new tensor. Running once without `torch.compile` or
-`torch.jit` lets Gradmend name the line.
+Give the outside code a clone, or let it return a new tensor; clone a `.grad` before you compute with it.
+Running once without `torch.compile` lets Gradmend name the line.
 """,
     raises="modified by an inplace operation",
-    right="x.exp()",
+    right="[8.0, 8.0]",
 )
