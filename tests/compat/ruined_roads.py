@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 
 from gradmend.capture.edits import live_edits
-from gradmend.capture.graph import reads
+from gradmend.capture.graph import engine_threads, reads
 from gradmend.capture.hooks import checkpoints, custom_forwards, custom_functions, gradients, saved_tensors
 from gradmend.capture.ledger import entries, escapes, ledger
 from gradmend.capture.memory import layouts
@@ -77,6 +77,7 @@ RUINS: dict[str, Callable[[], Any]] = {
     "unmarked": _gone(custom_forwards.Inside, "unmarked"),
     "gradients": _gone(gradients, "arm", "disarm"),
     "edits": _gone(live_edits, "before"),
+    "threads": _gone(engine_threads, "_is_known", value=lambda key: False),
     "checkpoint": _gone(checkpoints.compat, "homes", value=lambda: iter(())),
     "reentrant": _gone(checkpoints, "_Function", value=_Elsewhere),
 }

@@ -302,6 +302,38 @@ def edits() -> None:
     _watched(program)
 
 
+class _Nested(torch.autograd.Function):
+    """backward() inside backward(), so deep that autograd goes on in a thread of its own, as it does for a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, depth: int, program: Callable[[], Any]) -> torch.Tensor:
+        ctx.depth, ctx.program = depth, program
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, None, None]:
+        with torch.enable_grad():
+            if ctx.depth == 0:
+                return ctx.program(), None, None
+            x = _leaf()
+            _nested(x, ctx.depth - 1, ctx.program).sum().backward()
+        return x.grad, None, None
+
+
+_nested = _Nested.apply
+_DEEP = 64  # autograd starts a thread at the sixtieth
+
+
+@canary("backward passes in threads of autograd's own, as for every GPU")
+def threads() -> None:
+    def program() -> Any:
+        x = _leaf()
+        _nested(x, _DEEP, _square(lambda h: h.add_(1))).sum().backward()
+        return x.grad
+
+    _healed(program, _RIGHT)
+
+
 # --------------------------------------------------------------------- checkpoint
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 _KEY = "gradmend"
-_stash = torch._C._stash_obj_in_tls
-_is_known = torch._C._is_key_in_tls
-_get = torch._C._get_obj_in_tls
+# A torch without these is one that nobody has tried: the canary `threads` finds it.
+_stash: Any = getattr(torch._C, "_stash_obj_in_tls", lambda key, value: None)
+_is_known: Any = getattr(torch._C, "_is_key_in_tls", lambda key: False)
+_get: Any = getattr(torch._C, "_get_obj_in_tls", None)
 
 
 @dataclass(frozen=True, slots=True)
