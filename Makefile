@@ -21,15 +21,19 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo docs pages test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo docs pages test test-slow test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
 
-test: $(READY)  ## Every test that needs no third-party models.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not world and not ops"
+test: $(READY)  ## Every subject, in at most 8 minutes on two cores; `make test-slow` has the rest.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not world and not ops"
 
-test-torch: $(CHOSEN)/.ready  ## The same tests with TORCH=2.15.0, or any other release.
+test-slow: $(READY)  ## What takes long: every command of the docs, many processes, 2,000 random programs.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m slow
+	OMP_NUM_THREADS=1 GRADMEND_PROGRAMS=2000 $(BIN)/python -m pytest -n $(JOBS) tests/oracles/test_random_programs.py
+
+test-torch: $(CHOSEN)/.ready  ## All of these with TORCH=2.15.0, or any other release.
 	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m "not world and not ops" \
 		--junitxml=build/torch-$(or $(TORCH),2.13.0)-$(notdir $(PYTHON)).xml \
 		-o junit_suite_name=$$($(CHOSEN)/bin/python -c "import platform; print(platform.python_version())")

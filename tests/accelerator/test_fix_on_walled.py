@@ -53,6 +53,7 @@ def test_audit(child: Child, tmp_path: Path, text: str, code: int) -> None:
     assert found == code and f"is {'wrong' if code else 'right'} in" in said
 
 
+@pytest.mark.slow
 def test_fix_proves_on_the_device(child: Child, tmp_path: Path) -> None:
     code, said, _ = gradmend(child, tmp_path, _SCRIPT, "fix", "--write")
     assert code == 0, said

@@ -9,14 +9,17 @@ import pytest
 Run = Callable[..., int]
 
 
+@pytest.mark.slow
 def test_the_claims(tests_there: Run) -> None:
     assert tests_there("tests/claims") >= 25
 
 
+@pytest.mark.slow
 def test_silent_programs_are_told_and_healed_and_audited(tests_there: Run) -> None:
     assert tests_there("tests/silent", "--ignore", "tests/silent/test_ranks.py") >= 150
 
 
+@pytest.mark.slow
 def test_random_programs(tests_there: Run) -> None:
     assert tests_there("tests/oracles/test_random_programs.py", GRADMEND_PROGRAMS="200") == 5
 
@@ -33,6 +36,7 @@ def test_all_of_heal(tests_there: Run) -> None:
     assert tests_there("tests/heal", "--ignore", "tests/heal/test_public_name.py") >= 120
 
 
+@pytest.mark.slow
 def test_watch_and_install(tests_there: Run) -> None:
     assert tests_there("tests/test_watch.py", "tests/test_install.py") >= 30
 

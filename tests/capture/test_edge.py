@@ -381,6 +381,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_it_the_story_is_the_same() -> None:
     pure = run(STORY.replace("PURE", "True"), GRADMEND_PURE="1")
     assert "AdamW.step" in pure and pure.count("GM1") >= 2
@@ -389,6 +390,7 @@ def test_without_it_the_story_is_the_same() -> None:
         assert run(STORY.replace("PURE", "False"), GRADMEND_PURE="0") == pure
 
 
+@pytest.mark.slow
 def test_without_it_what_it_speeds_up_still_holds() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
     files = [

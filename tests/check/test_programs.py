@@ -83,6 +83,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_pytorch_agrees_with_the_labels(tmp_path: Path) -> None:
     asked = {**PROGRAMS, **{p.name: (p.told, p.silent, p.source) for p in FIELD.values()}}
     (tmp_path / "programs.json").write_text(json.dumps(asked))

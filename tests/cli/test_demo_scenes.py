@@ -19,6 +19,7 @@ def demo(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_all_scenes_in_order(tmp_path: Path) -> None:
     told = demo("--html", str(tmp_path / "out.html"))
     words = [

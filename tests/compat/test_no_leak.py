@@ -50,6 +50,7 @@ def _train(steps, in_place):
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("context", "in_place"), [(gradmend.watch, False), (gradmend.heal, True)])
 def test_flat(context, in_place):
     with context() as session:

@@ -48,10 +48,10 @@ def gradients(stack: int, pure: str, policy: str, size: int, *names: str) -> dic
 @pytest.mark.parametrize(
     ("policy", "pure"),
     [
-        ("watch", "0"),
         ("heal", "0"),
-        ("install", "0"),
-        ("heal", "1"),
+        pytest.param("watch", "0", marks=pytest.mark.slow),
+        pytest.param("install", "0", marks=pytest.mark.slow),
+        pytest.param("heal", "1", marks=pytest.mark.slow),
         pytest.param("watch", "1", marks=pytest.mark.ops),
         pytest.param("install", "1", marks=pytest.mark.ops),
     ],

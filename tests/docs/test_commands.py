@@ -39,6 +39,7 @@ def test_there_are_commands() -> None:
     assert {"README.md", "first-five-minutes.md", "pytest.md", "processes.md", "dry-run.md"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH, ids=lambda page: page.name)
 def test_every_command_runs(page: Path, tmp_path: Path) -> None:
     for sample in (ROOT / "docs" / "samples").iterdir():

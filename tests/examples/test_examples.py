@@ -30,6 +30,7 @@ def test_none_is_forgotten() -> None:
     assert all(f"({name})" in listed for name in there - {"README.md"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_one_is_refused_told_and_healed(name: str, tmp_path: Path) -> None:
     path = str(EXAMPLES / name)
@@ -51,6 +52,7 @@ def test_one_that_runs(name: str) -> None:
     assert PLAIN[name] in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs gloo")
 def test_two_ranks(tmp_path: Path) -> None:
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]

@@ -21,6 +21,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc to see the memory in use")
 @pytest.mark.parametrize("context", [gradmend.watch, gradmend.heal], ids=["watch", "heal"])
 def test_flat_memory_and_a_flat_ledger(context: Any) -> None:

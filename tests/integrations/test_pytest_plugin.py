@@ -111,6 +111,7 @@ def test_every_test_is_watched(tmp_path: Path) -> None:
     assert "warning[" in told, "what PyTorch would refuse is told in the section of the test that passed"
 
 
+@pytest.mark.slow
 def test_an_ini_file_and_marks_ask_for_it_too(tmp_path: Path) -> None:
     found, _ = run(tmp_path, TESTS, ini="gradmend = true")
     assert found["test_silent"] == "FAILED"
@@ -120,6 +121,7 @@ def test_an_ini_file_and_marks_ask_for_it_too(tmp_path: Path) -> None:
     assert found["test_raises"] == "FAILED" and found["test_refused_but_right"] == "FAILED"
 
 
+@pytest.mark.slow
 def test_all_frames_are_there_for_those_who_ask(tmp_path: Path) -> None:
     _, told = run(tmp_path, TESTS, "--gradmend", "--full-trace", "-k", "test_raises")
     assert "gradmend/" in told

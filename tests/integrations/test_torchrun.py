@@ -41,6 +41,7 @@ def culprits(out: Path) -> list[set[int]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_same_weights_and_the_right_line(tmp_path: Path) -> None:
     done, right = launch(str(PROGRAM))
     assert len(right) == 10, done.stderr

@@ -1,6 +1,6 @@
 """Random programs: healed gradients are those of the program's meaning; watch() stops exactly where they would not be.
 
-`GRADMEND_PROGRAMS=20000` runs more of them.
+`make test-slow` runs 2,000 of them, `GRADMEND_PROGRAMS=20000` more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import gradmend
 from gradmend.capture.graph import reads
 from gradmend.capture.taps.hub import LEDGER
 
-MANY = int(os.environ.get("GRADMEND_PROGRAMS", "2000"))
+MANY = int(os.environ.get("GRADMEND_PROGRAMS", "500"))
 LIVE_EDIT = "GM210"
 FLAVOURS = ("mixed", "loops", "quiet", "backwards")
 

@@ -138,6 +138,7 @@ def test_multiprocessing_spawn_finds_main_again(tmp_path):
     assert ours.code == 0
 
 
+@pytest.mark.slow
 def test_dataloader_workers(tmp_path):
     program = Program(
         tmp_path,
@@ -266,6 +267,7 @@ def test_bad_input_is_one_clear_line(tmp_path, make, says):
     assert ran.report is None
 
 
+@pytest.mark.slow
 def test_more_bad_input(tmp_path):
     def run(*words):
         return launch([sys.executable, "-m", "gradmend", "run", *words], tmp_path)

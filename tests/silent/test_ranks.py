@@ -42,6 +42,7 @@ def told(out: Path, *flags: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_all_reduce_of_a_saved_tensor(tmp_path: Path) -> None:
     plain = launch(str(PROGRAM), "reduced")
     assert "[36.0, 72.0]" in plain.stdout  # 2 h dh/dx with h summed over the ranks: right is [18, 36]
@@ -62,6 +63,7 @@ def test_all_reduce_of_a_saved_tensor(tmp_path: Path) -> None:
     assert healed.stdout.count("[18.0, 36.0]") == 2
 
 
+@pytest.mark.slow
 def test_ddp_buffer_sync(tmp_path: Path) -> None:
     plain = launch(str(PROGRAM), "buffers")
     assert plain.stdout.count("[4.0, 6.0]") == 2  # right is [2, 3]

@@ -55,6 +55,7 @@ def test_ranks_do_what_one_process_does(folder: Path, ranks: int, name: str) -> 
         assert said[name] == "ok", f"rank {rank}: {said[name]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("saved", "loaded"), [(2, 4), (4, 2), (4, 1)])
 def test_other_numbers_of_ranks_load_a_checkpoint(folder: Path, saved: int, loaded: int) -> None:
     told(folder, saved)
@@ -62,6 +63,7 @@ def test_other_numbers_of_ranks_load_a_checkpoint(folder: Path, saved: int, load
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_leaves_a_checkpoint_that_loads(folder: Path) -> None:
     done = torchrun(folder, 2, "die")
     assert done.returncode != 0
