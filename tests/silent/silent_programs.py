@@ -467,6 +467,50 @@ def live_no_grad() -> torch.Tensor:
     return x.grad
 
 
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped")
+def live_under_a_parameter() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    weight = torch.nn.Parameter(h)
+    with torch.no_grad():
+        weight[0] = 5.0
+    (h**2).sum().backward()
+    return x.grad
+
+
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped")
+def live_set_under_another_tensor() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    other = torch.empty(0, device=h.device)
+    with torch.no_grad():
+        other.set_(h)
+    other[0] = 5.0
+    (h**2).sum().backward()
+    return x.grad
+
+
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped")
+def live_assigned_to_data_of_a_leaf() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    weight = torch.nn.Parameter(torch.zeros(3, device=h.device))
+    weight.data = h
+    with torch.no_grad():
+        weight[0] = 5.0
+    (h**2).sum().backward()
+    return x.grad
+
+
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped", numpy=True)
+def live_through_dlpack() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    torch.from_dlpack(h.detach())[0] = 5.0
+    (h**2).sum().backward()
+    return x.grad
+
+
 @program(T([0.0, 2.0, 2.0]), "GM210", "stopped")
 def live_detached_and_used_linearly() -> torch.Tensor:
     x = leaf()

@@ -73,6 +73,7 @@ class _State:
     def __init__(self) -> None:
         self.on = 0  # how many contexts listen
         self.aliases: dict[int, _Alias] = {}
+        self.leaves = False  # whether a leaf may be one of them: nn.Parameter(y), w.set_(y), w.data = y
         self.pending: list[weakref.ref[Edit]] = []
         self.handed: list[weakref.ref[Handed]] = []
         self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running
@@ -115,6 +116,13 @@ def _anchor(node: Any) -> _Anchor:
 
 def _key(node: Any, t: torch.Tensor) -> Key:
     return node._sequence_nr(), node.name(), t.output_nr
+
+
+def alias_by_leaf(t: torch.Tensor) -> None:
+    """The memory of `t` comes under a leaf: writes to that one, which are nobody's business as a rule, are writes to `t`."""
+    if not t.is_leaf:
+        alias(t)
+        state.leaves = True
 
 
 def alias(t: torch.Tensor) -> None:
@@ -165,7 +173,7 @@ def unconcerned(t: torch.Tensor) -> bool:
         return True
     if t._is_view() or (state.inputs if tracked else state.aliases):
         return False
-    return t.is_leaf if tracked else True
+    return t.is_leaf and not state.leaves if tracked else True
 
 
 def before(
@@ -190,7 +198,9 @@ def before(
                 if grad and not op.startswith("dist."):  # autograd sees no collective
                     continue
                 owner = owner_of(t)
-                if owner.is_leaf and not state.inputs:
+                if owner.is_leaf and state.leaves and (known := _alias_of(owner)) is not None:
+                    owner = known.tensor()
+                elif owner.is_leaf and not state.inputs:
                     continue
             elif not state.aliases:
                 if not t._is_view() or not t._base.requires_grad:  # type: ignore[union-attr]
@@ -358,6 +368,7 @@ def disarm() -> None:
     state.on -= 1
     if not state.on:
         state.aliases.clear()
+        state.leaves = False
         state.pending.clear()
         state.handed.clear()
         state.leaf_writes.clear()

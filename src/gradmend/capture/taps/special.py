@@ -45,6 +45,7 @@ def patches() -> Iterator[Any]:
     yield Patch(top, "detach", _detaching(Base.detach))
     yield Patch(torch, "detach", _detaching(torch.detach))
     yield Patch(top, "set_", _swapping(top.set_, "set_"))
+    yield Patch(top, "_make_subclass", staticmethod(_made_subclass(top._make_subclass)))
     yield Patch(top, "detach_", _detaching_itself(wrappers.method(top.detach_, "detach_"), top.detach_))
     for name in _ESCAPING_METHODS.split():
         if hasattr(top, name):
@@ -79,6 +80,7 @@ def _data_property() -> property:
         done = hub.LEDGER.swapped(self, ".data =")
         edited = live_edits.swapping(self, ".data =")
         slot.__set__(self, new)
+        live_edits.alias_by_leaf(new)
         done()
         if edited is not None:
             live_edits.swapped(edited)
@@ -156,7 +158,20 @@ def _swapping(original: Func, op: str) -> Func:
             if pending is not None:
                 hub.after(pending)
         done()
+        if args and isinstance(args[0], torch.Tensor):
+            live_edits.alias_by_leaf(args[0])
         return out
+
+    return _dress(tap, original)
+
+
+def _made_subclass(original: Func) -> Func:
+    """`nn.Parameter(y)` is a leaf over the memory of `y`."""
+
+    def tap(cls: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if hub.awake and not hub.compiling() and isinstance(data, torch.Tensor):
+            live_edits.alias_by_leaf(data)
+        return original(cls, data, *args, **kwargs)
 
     return _dress(tap, original)
 
@@ -206,6 +221,9 @@ def _born(original: Func, how: str) -> Func:
                 storage = Base.untyped_storage(out)
                 if not storage.resizable():
                     escapes.note(storage, how)
+                if args and isinstance(args[0], torch.Tensor):  # from_dlpack(y.detach()): two storages over one memory
+                    hub.LEDGER.escaped(args[0], how)
+                    live_edits.handed_out(args[0], raw_here())
             except RuntimeError:
                 pass
         return out
