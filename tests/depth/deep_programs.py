@@ -1,5 +1,7 @@
 """Deep and wide graphs, each with a gradient that is known by hand: `python deep_programs.py POLICY SIZE [NAME ...]`.
 
+Their memory at its peak goes to stderr.
+
 Every step multiplies by x = 1, so a tensor made by n steps is x ** n, and its gradient is n.
 """
 
@@ -14,6 +16,11 @@ from typing import Any
 import torch
 
 import gradmend
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 Program = Callable[[int], float]
 PROGRAMS: dict[str, Program] = {}
@@ -194,6 +201,8 @@ def main(policy: str, size: int, names: list[str]) -> None:
                 found = 1.0
         gc.collect()
         print(name, found, flush=True)
+    if resource is not None:
+        print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, "kB", file=sys.stderr)
 
 
 if __name__ == "__main__":

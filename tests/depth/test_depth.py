@@ -75,6 +75,25 @@ def test_a_million_nodes(policy: str, pure: str) -> None:
     assert gradients(USUAL, pure, policy, 120_000) == dict.fromkeys(names, 1.0)
 
 
+def peak(policy: str, size: int, name: str) -> int:
+    """Bytes of memory at its peak."""
+    done = child(USUAL, "0", "deep_programs.py", policy, str(size), name)
+    return int(done.stderr.split()[-2]) * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in other units elsewhere")
+@pytest.mark.parametrize(("policy", "name"), [("watch", "chain"), ("heal", "chain"), ("heal", "overwritten")])
+def test_memory_grows_as_the_graph_does(policy: str, name: str) -> None:
+    """A node costs the same in a graph that is twice as deep. `-s` shows how much, and how much it is in plain PyTorch."""
+    none, small, large = (peak(policy, n, name) for n in (100, 30_000, 60_000))
+    plain = (peak("plain", 60_000, "chain") - peak("plain", 100, "chain")) / 60_000
+    print(
+        f"{name} under {policy}: {(large - none) / 60_000:.0f} bytes a node; a chain in plain PyTorch: {plain:.0f}"
+    )
+    assert large - none < 2.5 * (small - none) + (4 << 20)
+
+
 CHAIN = """
 import torch
 x = torch.ones(1, dtype=torch.float64, requires_grad=True)
