@@ -163,7 +163,7 @@ def _bag(small: bool, part: str) -> Peers:
         return whole if part == "whole" else optimizer.step
 
     def ours() -> Step:
-        table = snn.SparseEmbeddingBag(n, h, _weight=weight.clone())
+        table = snn.SparseEmbeddingBag(n, h, mode="sum", _weight=weight.clone())
         return stepping(table, RowAdam(table.parameters()), table)
 
     def torchs(sparse: bool, make: Callable[[Any], Any]) -> Callable[[], Step]:

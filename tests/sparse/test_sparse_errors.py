@@ -135,3 +135,39 @@ def test_torchs_own_sparse_tensors_are_to_be_converted(op: Any, other: Any, grad
     S = SparseTensor(Pattern([[0, 1], [1, 0]], (2, 2)).prepare(), torch.ones(2, requires_grad=grad))
     with pytest.raises(SparseError, match=r"SparseTensor\.from_torch"):
         op(S, other(torch.eye(2)))
+
+
+NO_DIMENSION: dict[str, Callable[[Any, int], Any]] = {
+    "sum": lambda t, d: t.sum(d),
+    "mean of two": lambda t, d: t.mean((0, d)),
+    "softmax": lambda t, d: torch.softmax(t, d),
+    "norm": lambda t, d: torch.linalg.vector_norm(t, 2, d),
+    "max": lambda t, d: t.max(d),
+    "cumsum": lambda t, d: t.cumsum(d),
+    "topk": lambda t, d: t.topk(1, d),
+    "transpose": lambda t, d: t.transpose(0, d),
+    "permute": lambda t, d: t.permute(0, d),
+    "unsqueeze": lambda t, d: t.unsqueeze(d + (1 if d > 0 else -1)),
+    "squeeze": lambda t, d: t.squeeze(d),
+    "stack": lambda t, d: torch.stack([t, t], d + (1 if d > 0 else -1)),
+    "cat": lambda t, d: torch.cat([t, t], d),
+    "select": lambda t, d: t.select(d, 0),
+    "split": lambda t, d: t.split(1, d),
+    "roll": lambda t, d: t.roll(1, d),
+    "flatten": lambda t, d: t.flatten(0, d),
+    "tensordot": lambda t, d: torch.tensordot(t, D, ([d], [0])),
+    "size": lambda t, d: t.size(d),
+    "index": lambda t, d: t[9],
+}
+
+
+@pytest.mark.parametrize("dim", [2, -3])
+@pytest.mark.parametrize("f", NO_DIMENSION.values(), ids=NO_DIMENSION.keys())
+def test_a_dimension_that_is_not_there_is_an_index_error_as_in_torch(
+    f: Callable[[Any, int], Any], dim: int
+) -> None:
+    with pytest.raises(IndexError):
+        f(D, dim)
+    with pytest.raises(SparseError) as told:
+        f(S, dim)
+    assert isinstance(told.value, IndexError)

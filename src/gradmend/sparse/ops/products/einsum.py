@@ -12,7 +12,7 @@ from gradmend.sparse.autograd.place import put
 from gradmend.sparse.autograd.product import autocast
 from gradmend.sparse.autograd.segment import segment_sum
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.helpers.dims import no_more
 from gradmend.sparse.ops.products.matmul import matmul
 from gradmend.sparse.ops.structure.shape import sparsify
@@ -65,7 +65,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
 
 def _axis(x: Any, d: int) -> int:
     if not -x.ndim <= d < x.ndim:
-        raise SparseError(f"dimension {d} doesn't exist: an operand has the shape {tuple(x.shape)}.")
+        raise OutsideError(f"dimension {d} doesn't exist: an operand has the shape {tuple(x.shape)}.")
     return d % int(x.ndim)
 
 
