@@ -334,17 +334,15 @@ def leave() -> None:
 
 
 def main() -> None:
-    """`what` is "all", "die", or "load:FOLDER"; several of them are joined by commas."""
+    """Tasks are "all", "load:FOLDER", and "die" as the last one, joined by commas."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     told: dict[str, str] = {}
     tasks: dict[str, Callable[[], None]] = {}
     for what in sys.argv[2].split(","):
-        if what == "die":
-            die_while_saving()
-        elif what.startswith("load:"):
+        if what.startswith("load:"):
             tasks[what] = partial(resume, FOLDER / what.removeprefix("load:"))
-        else:
+        elif what == "all":
             tasks |= CHECKS
     for name, f in tasks.items():
         try:
@@ -355,6 +353,9 @@ def main() -> None:
         gc.collect()
         dist.barrier()
     (FOLDER / f"{sys.argv[3]}-{dist.get_rank()}.json").write_text(json.dumps(told))
+    if sys.argv[2].endswith("die"):
+        dist.barrier()  # all have written
+        die_while_saving()
     leave()
 
 
