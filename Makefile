@@ -100,7 +100,8 @@ $(BENCH)/.ready: pyproject.toml constraints.txt $(COMPILED) benchmarks/requireme
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[sparse]" -r benchmarks/requirements.txt
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sparselab==0.2.2
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sparselab==0.2.2 \
+		fbgemm-gpu-cpu==1.8.0
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-build-isolation \
 		sparseprop==0.1.14
 	@touch $@

@@ -304,6 +304,36 @@ def sparse_patterns_are_in_the_checkpoint() -> None:
     refused("does not fit the model", lambda: load_checkpoint(place, nn.Linear(8, 8)))
 
 
+@check
+def ranks_take_one_pattern_and_notice_when_they_part() -> None:
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    m = DDP(SparseLinear(16, 16, 0.1 + 0.1 * rank))  # other places, and another number of them
+    mine = m.module.weight.pattern.keys()
+    first = mine.clone()
+    dist.broadcast(first, 0)
+    assert torch.equal(mine, first)  # before any forward
+    sizes = [(16, 16 + other) for other in range(world())]
+    refused(f"in the sizes {sizes}", lambda: DDP(SparseLinear(16 + rank, 16, 0.1)))
+    g = torch.Generator().manual_seed(5)
+    X, Y = torch.randn(8, 16, generator=g), torch.randn(8, 16, generator=g)
+    optimizer = torch.optim.SGD(m.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (m(share(X)) - share(Y)).square().mean().backward()
+        optimizer.step()
+    W = m.module.weight().to_dense().detach()
+    all_of_them = [torch.zeros_like(W) for _ in range(world())]
+    dist.all_gather(all_of_them, W)
+    assert all(torch.equal(W, other) for other in all_of_them) and W.count_nonzero() > 0
+    torch.manual_seed(7 + rank)
+    m.module.load_state_dict(SparseLinear(16, 16, 0.1).state_dict())
+    if rank == 0:  # the others are held against its pattern
+        m(X)
+    else:
+        refused(f"weight on rank {rank} is no longer that of rank 0", lambda: m(X))
+
+
 def die_while_saving() -> None:
     """Rank 1 ends while the second checkpoint is written: the first is still the one that is loaded."""
     rows = 50

@@ -225,7 +225,7 @@ def test_embedding_bag(mode: str, weighted: bool, padding: int | None) -> None:
     assert ours.weight.grad.is_sparse and ours.weight.grad._indices().unique().shape[0] <= 12
     assert SparseEmbeddingBag(20, 6).mode == nn.EmbeddingBag(20, 6).mode
     if mode == "max":
-        with pytest.raises(SparseError, match="not for \"max\""):
+        with pytest.raises(SparseError, match='not for "max"'):
             ours(ids, offsets, weights)
 
 
