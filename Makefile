@@ -21,7 +21,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo docs pages test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo docs pages test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -45,6 +45,9 @@ test-matrix:  ## Every release that the package names, one after the other, and 
 test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens of minutes.
 	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m ops
 
+fuzz-sparse: $(READY)  ## 100,000 calls between guard pages and 5,000 random chains; ten minutes. CALLS= for another number.
+	OMP_NUM_THREADS=1 GRADMEND_FUZZ=$(or $(CALLS),100000) $(BIN)/python -m pytest -n 0 tests/sparse/test_sparse_fuzz.py
+
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/integrations
@@ -63,6 +66,10 @@ bench: $(READY)  ## Ratios to plain PyTorch and to peers, in one run each.
 bench-sparse: $(BENCH)/.ready  ## Sparse training beside every peer that installs, and its page: docs/sparse-benchmarks.md.
 	$(BENCH)/bin/python benchmarks/sparse.py --json build/sparse.json
 	$(BENCH)/bin/python benchmarks/sparse_report.py build/sparse.json
+
+bench-sparse-train: $(BENCH)/.ready  ## Training steps beside their peers with the targets told, and the linear rows as on AVX2.
+	$(BENCH)/bin/python benchmarks/sparse_train.py
+	$(BENCH)/bin/python benchmarks/sparse_train.py --avx2 --no-memory linear10 linear5 linear1
 
 bench-venv: $(BENCH)/.ready  ## The peers of the benchmarks, in an environment of their own.
 
