@@ -137,6 +137,15 @@ def test_torchs_own_sparse_tensors_are_to_be_converted(op: Any, other: Any, grad
         op(S, other(torch.eye(2)))
 
 
+@pytest.mark.parametrize("n", [True, torch.tensor(True), 1.5])
+def test_a_size_is_a_whole_number(n: Any) -> None:
+    for f in (lambda t: t.reshape(n, -1), lambda t: t.repeat(n, 1), lambda t: t.expand(n, 3)):
+        with pytest.raises((TypeError, RuntimeError)):
+            f(D)
+        with pytest.raises(SparseError, match="whole numbers are needed"):
+            f(S)
+
+
 NO_DIMENSION: dict[str, Callable[[Any, int], Any]] = {
     "sum": lambda t, d: t.sum(d),
     "mean of two": lambda t, d: t.mean((0, d)),

@@ -240,7 +240,10 @@ def _ints(args: Sequence[Any]) -> tuple[int, ...]:
     if len(args) == 1 and not isinstance(args[0], int):
         args = (args[0],) if isinstance(args[0], Tensor) else args[0]
     try:
-        if any(isinstance(n, Tensor) and n.dim() for n in args):
+        if any(
+            isinstance(n, bool) or (isinstance(n, Tensor) and (n.dim() or n.dtype == torch.bool))
+            for n in args
+        ):
             raise TypeError
         return tuple(operator.index(n) for n in args)
     except TypeError as error:
