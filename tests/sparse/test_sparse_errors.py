@@ -146,6 +146,16 @@ def test_a_size_is_a_whole_number(n: Any) -> None:
             f(S)
 
 
+@pytest.mark.parametrize("entries", [0, 2])
+def test_complex_numbers_have_no_extremes(entries: int) -> None:
+    places = torch.tensor([[0, 1], [1, 0]])[:, :entries]
+    C = SparseTensor.from_coo(places, torch.ones(entries, dtype=torch.complex64), (3, 3))
+    X = torch.ones(3, 2, dtype=torch.complex64)
+    for f in (lambda: C.propagate(X, "min"), lambda: C.aggregate("max"), lambda: C.amax(1)):
+        with pytest.raises(SparseError, match="complex64 has no largest and smallest"):
+            f()
+
+
 NO_DIMENSION: dict[str, Callable[[Any, int], Any]] = {
     "sum": lambda t, d: t.sum(d),
     "mean of two": lambda t, d: t.mean((0, d)),
