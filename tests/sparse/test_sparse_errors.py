@@ -156,6 +156,22 @@ def test_complex_numbers_have_no_extremes(entries: int) -> None:
             f()
 
 
+def test_more_copies_than_memory_holds_are_refused_and_of_nothing_are_nothing() -> None:
+    one = SparseTensor.from_coo([[0]], torch.ones(1), (1,))
+    with pytest.raises(SparseError, match="would store 4611686018427387904 entries"):
+        one.broadcast_to(2**62)
+    none = SparseTensor.from_coo(torch.zeros(1, 0, dtype=torch.int64), torch.ones(0), (1,))
+    assert none.broadcast_to(2**62).shape == (2**62,)
+
+
+def test_einsum_sums_products_of_one_dtype_as_torch_does() -> None:
+    v = SparseTensor.from_coo([[0]], torch.ones(1, dtype=torch.int64), (2,))
+    with pytest.raises(RuntimeError):
+        torch.einsum("i,i->", v.to_dense(), torch.ones(2, dtype=torch.bool))
+    with pytest.raises(SparseError, match=r"one dtype, not of torch\.bool and torch\.int64"):
+        torch.einsum("i,i->", v, torch.ones(2, dtype=torch.bool))
+
+
 NO_DIMENSION: dict[str, Callable[[Any, int], Any]] = {
     "sum": lambda t, d: t.sum(d),
     "mean of two": lambda t, d: t.mean((0, d)),

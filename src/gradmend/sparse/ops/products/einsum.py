@@ -33,6 +33,10 @@ def einsum(equation: str, *operands: Any) -> Any:
             f"einsum takes one sparse operand, or a product of two matrices; {len(sparse)} were given."
         )
     k = sparse[0]
+    dtypes = {x.dtype for x in operands}
+    if len(dtypes) > 1 and set("".join(inputs)) - set(output) and not autocast(operands[k].device.type):
+        said = " and ".join(sorted(str(d) for d in dtypes))
+        raise SparseError(f"einsum sums products of one dtype, not of {said}: convert one with .to(dtype).")
     S = sparsify(operands[k])
     others = [(names, x) for i, (names, x) in enumerate(zip(inputs, operands, strict=True)) if i != k]
     fast = _as_product(S, inputs[k], others, output)
