@@ -21,7 +21,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo docs pages test test-slow test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo docs pages test test-slow test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -49,6 +49,9 @@ test-matrix:  ## Every release that the package names, one after the other, and 
 test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens of minutes.
 	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m ops
 
+fuzz-sparse: $(READY)  ## 100,000 calls between guard pages and 5,000 random chains; ten minutes. CALLS= for another number.
+	OMP_NUM_THREADS=1 GRADMEND_FUZZ=$(or $(CALLS),100000) $(BIN)/python -m pytest -n 0 tests/sparse/test_sparse_fuzz.py
+
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/integrations
@@ -67,6 +70,10 @@ bench: $(READY)  ## Ratios to plain PyTorch and to peers, in one run each.
 bench-sparse: $(BENCH)/.ready  ## Sparse training beside every peer that installs, and its page: docs/sparse-benchmarks.md.
 	$(BENCH)/bin/python benchmarks/sparse.py --json build/sparse.json
 	$(BENCH)/bin/python benchmarks/sparse_report.py build/sparse.json
+
+bench-sparse-train: $(BENCH)/.ready  ## Training steps beside their peers with the targets told, and the linear rows as on AVX2.
+	$(BENCH)/bin/python benchmarks/sparse_train.py
+	$(BENCH)/bin/python benchmarks/sparse_train.py --avx2 --no-memory linear10 linear5 linear1
 
 bench-venv: $(BENCH)/.ready  ## The peers of the benchmarks, in an environment of their own.
 
@@ -104,7 +111,8 @@ $(BENCH)/.ready: pyproject.toml constraints.txt $(COMPILED) benchmarks/requireme
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[sparse]" -r benchmarks/requirements.txt
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sparselab==0.2.2
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sparselab==0.2.2 \
+		fbgemm-gpu-cpu==1.8.0
 	$(BENCH)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-build-isolation \
 		sparseprop==0.1.14
 	@touch $@

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from sparse_train_targets import BOUND, DENSE, SPARSELAB, SPARSEPROP, mover
 from torch import Tensor, nn
 
 from gradmend.sparse import Pattern, SparseTensor
@@ -75,7 +76,10 @@ def _tables(
         offsets = torch.arange(looked + 1)
         return step_of(_Fused(table, offsets), None)
 
-    return {OURS: ours, **{name: other(maker) for name, maker in theirs.items()}, "fbgemm fused": fused}
+    peers = {OURS: ours, **{name: other(maker) for name, maker in theirs.items()}, "fbgemm fused": fused}
+    if fbgemm == "ADAM":  # a parameter and two moments
+        peers[BOUND] = lambda: mover(batches, [weight, *(torch.zeros(n, d) for _ in range(2))])
+    return peers
 
 
 class _Fused(nn.Module):
@@ -163,7 +167,7 @@ def _bag(small: bool, part: str) -> Peers:
         return whole if part == "whole" else optimizer.step
 
     def ours() -> Step:
-        table = snn.SparseEmbeddingBag(n, h, _weight=weight.clone())
+        table = snn.SparseEmbeddingBag(n, h, mode="sum", _weight=weight.clone())
         return stepping(table, RowAdam(table.parameters()), table)
 
     def torchs(sparse: bool, make: Callable[[Any], Any]) -> Callable[[], Step]:
@@ -439,7 +443,19 @@ def _linear(small: bool, density: float) -> Peers:
         W = layer.weight().to_sparse_csr().detach().requires_grad_()
         return lambda: torch.sparse.mm(W, x.t()).sum().backward()
 
-    return {OURS: ours, "dense nn.Linear": dense, "torch CSR leaf": leaf}
+    def prop() -> Step:
+        from sparseprop.modules import SparseLinear
+
+        one = SparseLinear(layer.weight().to_dense().detach())
+        return lambda: one(x).sum().backward()
+
+    def lab() -> Step:
+        from sparselab import SparseLinear
+
+        one = SparseLinear(n, n, bias=False, sparsity=1 - density)
+        return lambda: one(x).sum().backward()
+
+    return {OURS: ours, DENSE: dense, "torch CSR leaf": leaf, SPARSEPROP: prop, SPARSELAB: lab}
 
 
 @row

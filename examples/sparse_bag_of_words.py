@@ -40,7 +40,7 @@ class Texts(Dataset[tuple[SparseTensor, int]]):
 class Classifier(nn.Module):
     def __init__(self, words: int) -> None:
         super().__init__()
-        self.bag = SparseEmbeddingBag(words, 32, _weight=torch.zeros(words, 32).normal_(0, 0.05))
+        self.bag = SparseEmbeddingBag(words, 32, mode="sum", _weight=torch.zeros(words, 32).normal_(0, 0.05))
         self.head = nn.Linear(32, TOPICS)
 
     def forward(self, texts: SparseTensor) -> Tensor:

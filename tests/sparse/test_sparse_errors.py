@@ -135,3 +135,74 @@ def test_torchs_own_sparse_tensors_are_to_be_converted(op: Any, other: Any, grad
     S = SparseTensor(Pattern([[0, 1], [1, 0]], (2, 2)).prepare(), torch.ones(2, requires_grad=grad))
     with pytest.raises(SparseError, match=r"SparseTensor\.from_torch"):
         op(S, other(torch.eye(2)))
+
+
+@pytest.mark.parametrize("n", [True, torch.tensor(True), 1.5])
+def test_a_size_is_a_whole_number(n: Any) -> None:
+    for f in (lambda t: t.reshape(n, -1), lambda t: t.repeat(n, 1), lambda t: t.expand(n, 3)):
+        with pytest.raises((TypeError, RuntimeError)):
+            f(D)
+        with pytest.raises(SparseError, match="whole numbers are needed"):
+            f(S)
+
+
+@pytest.mark.parametrize("entries", [0, 2])
+def test_complex_numbers_have_no_extremes(entries: int) -> None:
+    places = torch.tensor([[0, 1], [1, 0]])[:, :entries]
+    C = SparseTensor.from_coo(places, torch.ones(entries, dtype=torch.complex64), (3, 3))
+    X = torch.ones(3, 2, dtype=torch.complex64)
+    for f in (lambda: C.propagate(X, "min"), lambda: C.aggregate("max"), lambda: C.amax(1)):
+        with pytest.raises(SparseError, match="complex64 has no largest and smallest"):
+            f()
+
+
+def test_more_copies_than_memory_holds_are_refused_and_of_nothing_are_nothing() -> None:
+    one = SparseTensor.from_coo([[0]], torch.ones(1), (1,))
+    with pytest.raises(SparseError, match="would store 4611686018427387904 entries"):
+        one.broadcast_to(2**62)
+    none = SparseTensor.from_coo(torch.zeros(1, 0, dtype=torch.int64), torch.ones(0), (1,))
+    assert none.broadcast_to(2**62).shape == (2**62,)
+
+
+def test_einsum_sums_products_of_one_dtype_as_torch_does() -> None:
+    v = SparseTensor.from_coo([[0]], torch.ones(1, dtype=torch.int64), (2,))
+    with pytest.raises(RuntimeError):
+        torch.einsum("i,i->", v.to_dense(), torch.ones(2, dtype=torch.bool))
+    with pytest.raises(SparseError, match=r"one dtype, not of torch\.bool and torch\.int64"):
+        torch.einsum("i,i->", v, torch.ones(2, dtype=torch.bool))
+
+
+NO_DIMENSION: dict[str, Callable[[Any, int], Any]] = {
+    "sum": lambda t, d: t.sum(d),
+    "mean of two": lambda t, d: t.mean((0, d)),
+    "softmax": lambda t, d: torch.softmax(t, d),
+    "norm": lambda t, d: torch.linalg.vector_norm(t, 2, d),
+    "max": lambda t, d: t.max(d),
+    "cumsum": lambda t, d: t.cumsum(d),
+    "topk": lambda t, d: t.topk(1, d),
+    "transpose": lambda t, d: t.transpose(0, d),
+    "permute": lambda t, d: t.permute(0, d),
+    "unsqueeze": lambda t, d: t.unsqueeze(d + (1 if d > 0 else -1)),
+    "squeeze": lambda t, d: t.squeeze(d),
+    "stack": lambda t, d: torch.stack([t, t], d + (1 if d > 0 else -1)),
+    "cat": lambda t, d: torch.cat([t, t], d),
+    "select": lambda t, d: t.select(d, 0),
+    "split": lambda t, d: t.split(1, d),
+    "roll": lambda t, d: t.roll(1, d),
+    "flatten": lambda t, d: t.flatten(0, d),
+    "tensordot": lambda t, d: torch.tensordot(t, D, ([d], [0])),
+    "size": lambda t, d: t.size(d),
+    "index": lambda t, d: t[9],
+}
+
+
+@pytest.mark.parametrize("dim", [2, -3])
+@pytest.mark.parametrize("f", NO_DIMENSION.values(), ids=NO_DIMENSION.keys())
+def test_a_dimension_that_is_not_there_is_an_index_error_as_in_torch(
+    f: Callable[[Any, int], Any], dim: int
+) -> None:
+    with pytest.raises(IndexError):
+        f(D, dim)
+    with pytest.raises(SparseError) as told:
+        f(S, dim)
+    assert isinstance(told.value, IndexError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,15 @@ OPS |= {
 def test_each_of_the_106_is_measured() -> None:
     for op in CATALOG:
         assert op.name in OPS or op.name in DENSE or INSTEAD[op.name] in OPS, op.name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> Iterator[None]:
+    """What is there already is no garbage: to look through it for each operation takes longer than the operation."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def resident(field: str = "VmRSS") -> int:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
-import textwrap
 from typing import Any
 
 import pytest
@@ -545,66 +542,3 @@ def test_torchs_own_clipping_takes_sparse_tensors(places: Any, clip: Any) -> Non
     assert torch.equal(nn.utils.get_total_norm([S.grad]), nn.utils.get_total_norm([w.grad]))
     told, expected = clip(S, 0.1), clip(w, 0.1)  # one alone, which is no list of its rows
     assert (told is expected is None or torch.equal(told, expected)) and torch.equal(v.grad, w.grad)
-
-
-# Ranks
-
-RANKS = """
-import os, sys, torch, torch.distributed as dist
-import gradmend.sparse.nn as snn
-from torch.nn.parallel import DistributedDataParallel as DDP
-rank, place, later = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=2)
-torch.manual_seed(rank)
-m = DDP(snn.SparseLinear(16, 16, 0.1 + 0.1 * rank))  # other places, and another number of them
-mine = m.module.weight.pattern.keys()
-first = mine.clone()
-dist.broadcast(first, 0)
-assert torch.equal(mine, first)  # before any forward
-try:
-    DDP(snn.SparseLinear(16 + rank, 16, 0.1))
-except Exception as error:
-    assert "in the sizes [(16, 16), (16, 17)]" in str(error), error
-else:
-    raise AssertionError("sizes differ")
-g = torch.Generator().manual_seed(5)
-X, Y = torch.randn(8, 16, generator=g), torch.randn(8, 16, generator=g)
-o = torch.optim.SGD(m.parameters(), 0.1)
-for _ in range(3):
-    half = slice(rank * 4, rank * 4 + 4)
-    loss = (m(X[half]) - Y[half]).pow(2).mean()
-    o.zero_grad(); loss.backward(); o.step()
-W = m.module.weight().to_dense().detach()
-out = [torch.zeros_like(W) for _ in range(2)]
-dist.all_gather(out, W)
-assert torch.equal(*out) and W.count_nonzero() > 0
-if later == "later":
-    torch.manual_seed(7 + rank)
-    m.module.load_state_dict(snn.SparseLinear(16, 16, 0.1).state_dict())
-    try:
-        m(X)
-        print("rank", rank, "went on")
-    except Exception as error:
-        print("rank", rank, type(error).__name__, error)
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
-def test_ranks_take_one_pattern_and_notice_when_they_part(tmp_path: Any) -> None:
-    program = tmp_path / "ranks.py"
-    program.write_text(textwrap.dedent(RANKS))
-    runs = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(r), str(tmp_path / "store"), "later"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    said = [run.communicate(timeout=120) for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], said
-    assert said[0][0].strip() == "rank 0 went on"
-    assert "PatternError the pattern of a sparse weight on rank 1 is no longer that of rank 0" in said[1][0]

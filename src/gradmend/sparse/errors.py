@@ -28,7 +28,7 @@ class MissingError(UnsupportedError, AttributeError):
 
 
 class OutsideError(SparseError, IndexError):
-    """An index that a dimension doesn't have."""
+    """A dimension that a tensor doesn't have, or an index that a dimension doesn't: torch's IndexError too."""
 
 
 class ArgumentError(SparseError, TypeError, ValueError):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import dispatch
-from gradmend.sparse.errors import PatternError, SparseError, missing
+from gradmend.sparse.errors import OutsideError, PatternError, SparseError, missing
 from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.methods import Methods
 from gradmend.sparse.pattern import Pattern
@@ -134,7 +134,12 @@ class SparseTensor(Methods):
         return shape[:n], shape[n + (self.pattern.ndim if isinstance(self._source, Picked) else 1) :]
 
     def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
+        shape = self.shape
+        if dim is None:
+            return shape
+        if not -len(shape) <= dim < len(shape):
+            raise OutsideError(f"dimension {dim} doesn't exist: S has the shape {tuple(shape)}.")
+        return shape[dim]
 
     @property
     def ndim(self) -> int:

@@ -195,12 +195,12 @@ def test_embedding(kind: str) -> None:
         ours(torch.tensor([5, 20]))
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("padding", [None, 2])
 def test_embedding_bag(mode: str, weighted: bool, padding: int | None) -> None:
-    if weighted and mode == "mean":
-        pytest.skip("torch's own has no weights with mean")
+    if weighted and mode != "sum":
+        pytest.skip("torch's own has weights with sum only")
     torch.manual_seed(0)
     ours = SparseEmbeddingBag(20, 6, mode=mode, padding_idx=padding, dtype=torch.float64)
     twin = nn.EmbeddingBag(20, 6, mode=mode, padding_idx=padding, dtype=torch.float64)
@@ -222,10 +222,15 @@ def test_embedding_bag(mode: str, weighted: bool, padding: int | None) -> None:
             torch.testing.assert_close(*grads)
     torch.testing.assert_close(ours.weight, twin.weight)
     torch.testing.assert_close(ours(ids.view(3, 4)), twin(ids.view(3, 4)))
+    assert ours.weight.grad.is_sparse and ours.weight.grad._indices().unique().shape[0] <= 12
+    assert SparseEmbeddingBag(20, 6).mode == nn.EmbeddingBag(20, 6).mode
+    if mode == "max":
+        with pytest.raises(SparseError, match='not for "max"'):
+            ours(ids, offsets, weights)
 
 
 def test_a_bag_of_words_is_a_sparse_tensor() -> None:
-    bag = SparseEmbeddingBag(50, 4, dtype=torch.float64)
+    bag = SparseEmbeddingBag(50, 4, mode="sum", dtype=torch.float64)
     S = SparseTensor.from_dense((torch.rand(6, 50, dtype=torch.float64) - 0.8).clamp(min=0)).requires_grad_()
     W = bag.weight.detach().clone().requires_grad_()
     D = S.to_dense().detach().requires_grad_()

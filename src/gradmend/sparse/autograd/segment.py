@@ -10,6 +10,7 @@ from torch import Tensor
 from gradmend.sparse import kernels
 from gradmend.sparse.autograd.place import in_place_is_fine
 from gradmend.sparse.autograd.primitive import apply
+from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels.plain import wide
 from gradmend.sparse.segments import Segments
 
@@ -69,6 +70,8 @@ def counts(segs: Segments, like: Tensor) -> Tensor:
 
 def lowest(dtype: torch.dtype, largest: bool = False) -> float | int | bool:
     """What any number of this dtype is at least (or at most)."""
+    if dtype.is_complex:
+        raise SparseError(f"{dtype} has no largest and smallest: take S.abs(), S.real or S.imag.")
     if dtype.is_floating_point:
         return float("inf") if largest else float("-inf")
     if dtype == torch.bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.autograd.place import put
-from gradmend.sparse.errors import ArgumentError, SparseError, dense_result
+from gradmend.sparse.errors import ArgumentError, OutsideError, SparseError, dense_result
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor, make
@@ -27,7 +27,7 @@ def wrap(S: SparseTensor, dim: int) -> int:
     if not isinstance(dim, int) or isinstance(dim, bool):
         dim = whole(dim)
     if not -S.ndim <= dim < S.ndim:
-        raise SparseError(f"dimension {dim} doesn't exist: S has the shape {tuple(S.shape)}.")
+        raise OutsideError(f"dimension {dim} doesn't exist: S has the shape {tuple(S.shape)}.")
     return dim % S.ndim
 
 

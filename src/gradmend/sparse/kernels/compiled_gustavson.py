@@ -137,11 +137,11 @@ def left(work, ptr, first, last, col, columns, ptr_out, col_out, b, g, d_a, part
 
 
 @kept_on_disk
-def right(work, ptr, first, last, col, columns, ptr_out, col_out, a, g, d_b, part, parts):  # type: ignore[no-untyped-def]
-    """d_b[part]: a * g summed into the entries of B, each part for itself: rows share them."""
+def right(work, ptr, first, last, col, columns, ptr_out, col_out, a, g, d_b, who, part, parts):  # type: ignore[no-untyped-def]
+    """d_b[who]: a * g summed into the entries of B, each thread for itself: rows share them."""
     low, high = _share(work, part, parts)
     at = np.empty(columns, np.int64)
-    mine = d_b[part]
+    mine = d_b[who]
     for i in range(low, high):
         for p in range(ptr_out[i], ptr_out[i + 1]):
             at[col_out[p]] = p
@@ -152,11 +152,11 @@ def right(work, ptr, first, last, col, columns, ptr_out, col_out, a, g, d_b, par
 
 
 @kept_on_disk
-def both(work, ptr, first, last, col, columns, ptr_out, col_out, a, b, g, d_a, d_b, part, parts):  # type: ignore[no-untyped-def]
+def both(work, ptr, first, last, col, columns, ptr_out, col_out, a, b, g, d_a, d_b, who, part, parts):  # type: ignore[no-untyped-def]
     """left and right in one walk."""
     low, high = _share(work, part, parts)
     at = np.empty(columns, np.int64)
-    mine = d_b[part]
+    mine = d_b[who]
     for i in range(low, high):
         for p in range(ptr_out[i], ptr_out[i + 1]):
             at[col_out[p]] = p

@@ -108,7 +108,7 @@ def right(p: Product, g: Tensor, a: Tensor) -> Tensor:
 
     x, z = _array(a, p.lengths[0]), _array(g, p.lengths[2])
     out = np.zeros((threads_for(p.total), p.pairs[4].shape[0]), x.dtype)
-    run(compiled.right, p.total, *p.where, x, z, out, parts=out.shape[0])
+    run(compiled.right, p.total, *p.where, x, z, out, named=True)
     return torch.from_numpy(_fold(out)).to(a.dtype)
 
 
@@ -119,7 +119,7 @@ def both(p: Product, a: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     x, y, z = (_array(t, n) for t, n in zip((a, b, g), p.lengths, strict=True))
     d_a = np.zeros(x.shape[0], x.dtype)
     d_b = np.zeros((threads_for(p.total), y.shape[0]), y.dtype)
-    run(compiled.both, p.total, *p.where, x, y, z, d_a, d_b, parts=d_b.shape[0])
+    run(compiled.both, p.total, *p.where, x, y, z, d_a, d_b, named=True)
     return torch.from_numpy(d_a).to(a.dtype), torch.from_numpy(_fold(d_b)).to(b.dtype)
 
 

@@ -48,10 +48,13 @@ def spmv_backward(
     from gradmend.sparse.kernels import compiled_narrow
 
     n, nnz, cols, dtype = crow.shape[0] - 1, col.shape[0], X.shape[0], X.dtype
-    parts = threads_for(work)
+    threads = threads_for(work)
     (X, ldx), (grad, ldg), values = rows(X), rows(grad), flat(values)
     crow, col = places(crow), places(col)
-    d_values, sums = empty((nnz,), dtype), torch.zeros(parts, cols, dtype=dtype)
+    # No torch op of this size here: its OpenMP threads would spin on the cores that ours need.
+    d_values, sums = empty((nnz,), dtype), empty((threads, cols), dtype)
+    sums.numpy().fill(0)
+    held = address(sums, (threads, cols), dtype)
     run(
         compiled_narrow.spmv_backward(_TAGS[dtype]),
         work,
@@ -63,9 +66,11 @@ def spmv_backward(
         address(grad, (n, 1), dtype, ldg),
         ldg,
         address(d_values, (nnz,), dtype),
-        address(sums, (parts, cols), dtype),
+        held,
         n,
         cols,
-        parts=parts,
+        named=True,
     )
-    return d_values, (sums[0] if parts == 1 else sums.sum(0))[:, None]
+    if threads > 1:
+        run(compiled_narrow.gather_up(_TAGS[dtype]), threads * cols, held, cols, threads)
+    return d_values, sums[0][:, None]

@@ -72,23 +72,27 @@ def threads_for(work: int) -> int:
     return 1 if _forked or work < ALONE else torch.get_num_threads()
 
 
-def run(kernel: Callable[..., Any], work: int, *args: Any, parts: int | None = None) -> None:
-    """Call the kernel on all its parts; `work` is roughly the number of multiply-adds."""
-    threads = threads_for(work) if parts is None else parts
+def run(kernel: Callable[..., Any], work: int, *args: Any, named: bool = False) -> None:
+    """Call the kernel on all its parts; `work` is roughly the number of multiply-adds.
+
+    With `named` it is told which of threads_for(work) threads it is on, ahead of (part, parts).
+    """
+    threads = threads_for(work)
     if threads == 1:
-        kernel(*args, 0, 1)
+        kernel(*args, *((0,) if named else ()), 0, 1)
         return
-    shares = threads * _SHARES if parts is None else parts
+    shares = threads * _SHARES
     ticket = itertools.count()
 
-    def take() -> None:
+    def take(who: int) -> None:
+        mine = (*args, who) if named else args
         while (part := next(ticket)) < shares:
-            kernel(*args, part, shares)
+            kernel(*mine, part, shares)
 
     try:
-        others = [_helpers(threads - 1).submit(take) for _ in range(threads - 1)]
+        others = [_helpers(threads - 1).submit(take, who) for who in range(1, threads)]
     except RuntimeError:  # the interpreter is shutting down: no new threads
         others = []
-    take()
+    take(0)
     for other in others:
         other.result()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gradmend.sparse import kernels
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.kernels import checks
 from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.tensor import SparseTensor
@@ -44,22 +44,23 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
     >>> bag(torch.tensor([[1, 2], [2, 3]])).shape
     torch.Size([2, 16])
 
-    Takes ids [bags, n], ids with offsets, or a SparseTensor [bags, num_embeddings], whose values are the weights
-    (a bag of words). `per_sample_weights` and values have gradients. Modes "sum" and "mean".
+    Takes ids [bags, n], ids with offsets, or, with mode="sum", a SparseTensor [bags, num_embeddings]: its values are the
+    weights (a bag of words). `per_sample_weights` and values have gradients. Modes are torch's: "mean", "sum" and "max";
+    with "max" the gradient is sparse too, which torch's own refuses.
     """
 
     def __init__(
         self,
         num_embeddings: int,
         embedding_dim: int,
-        mode: str = "sum",
+        mode: str = "mean",
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         **options: Any,
     ) -> None:
         _only(options, "max_norm", "scale_grad_by_freq", "sparse")
-        if mode not in ("sum", "mean"):
-            raise SparseError(f'SparseEmbeddingBag has the modes "sum" and "mean", not {mode!r}.')
+        if mode not in ("sum", "mean", "max"):
+            raise SparseError(f'SparseEmbeddingBag has the modes "mean", "sum" and "max", not {mode!r}.')
         super().__init__(
             num_embeddings,
             embedding_dim,
@@ -83,6 +84,14 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         else:
             ids, ptr, weights = self._bags(input, offsets, per_sample_weights)
         ids, ptr, weights = self._without_padding(ids, ptr, weights)
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if self.mode == "max":
+            if weights is not None:
+                raise SparseError('per_sample_weights are for mode="sum" and "mean", not for "max".')
+            if traced:
+                return F.embedding_bag(ids, self.weight, ptr, mode="max", include_last_offset=True)
+            largest: Tensor = _Largest.apply(self.weight, ids, ptr)[0]
+            return largest
         if self.mode == "mean":
             count = ptr.diff().clamp_(min=1).to(self.weight.dtype)
             share = count.reciprocal().repeat_interleave(ptr.diff())
@@ -93,7 +102,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             raise SparseError(
                 f"weights are {weights.dtype}, and the table is {self.weight.dtype}: convert one."
             )
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if traced:
             return F.embedding_bag(
                 ids,
                 self.weight,
@@ -113,7 +122,8 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             )
         if self.mode != "sum":
             raise SparseError(
-                'a SparseTensor has weights of its own: use mode="sum", or divide them by their sum.'
+                f'a SparseTensor has weights of its own, and this bag has mode="{self.mode}": '
+                'use mode="sum" (divide the values by their sum for a mean).'
             )
         return S.pattern._col, S.pattern._ptr, S.values()
 
@@ -181,6 +191,34 @@ class _Bags(torch.autograd.Function):
         return d_table, d_weights, None, None
 
 
+class _Largest(torch.autograd.Function):
+    """The largest of each feature in a bag; the table's gradient is one row for each row that has some feature's largest."""
+
+    @staticmethod
+    def forward(table: Tensor, ids: Tensor, ptr: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        out, _, count, rows = torch.embedding_bag(table, ids, ptr, False, 2, False, None, True)
+        return out, rows, count
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, rows, count = output
+        ctx.mark_non_differentiable(rows, count)
+        ctx.save_for_backward(inputs[0], rows, count)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        table, rows, count = ctx.saved_tensors
+        full = count > 0  # torch names row 0 for an empty bag
+        rows, grad = rows[full], grads[0][full]
+        named, place = rows.unique(return_inverse=True)
+        summed = grad.new_zeros(named.shape[0], table.shape[1]).scatter_add_(0, place, grad)
+        d_table = torch.sparse_coo_tensor(
+            named[None], summed, table.shape, is_coalesced=True, check_invariants=False
+        )
+        return d_table, None, None
+
+
 def _only(options: dict[str, Any], *names: str) -> None:
     for name in names:
         if options.get(name):
@@ -196,4 +234,4 @@ def _inside(ids: Tensor, bound: int) -> None:
     if ids.numel() and not ids.is_meta and not torch.compiler.is_compiling():
         low, high = (int(n) for n in ids.aminmax())
         if low < 0 or high >= bound:
-            raise SparseError(f"ids go from {low} to {high}, and the table has the rows 0 to {bound - 1}.")
+            raise OutsideError(f"ids go from {low} to {high}, and the table has the rows 0 to {bound - 1}.")

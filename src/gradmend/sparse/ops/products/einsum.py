@@ -12,7 +12,7 @@ from gradmend.sparse.autograd.place import put
 from gradmend.sparse.autograd.product import autocast
 from gradmend.sparse.autograd.segment import segment_sum
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.helpers.dims import no_more
 from gradmend.sparse.ops.products.matmul import matmul
 from gradmend.sparse.ops.structure.shape import sparsify
@@ -33,6 +33,10 @@ def einsum(equation: str, *operands: Any) -> Any:
             f"einsum takes one sparse operand, or a product of two matrices; {len(sparse)} were given."
         )
     k = sparse[0]
+    dtypes = {x.dtype for x in operands}
+    if len(dtypes) > 1 and set("".join(inputs)) - set(output) and not autocast(operands[k].device.type):
+        said = " and ".join(sorted(str(d) for d in dtypes))
+        raise SparseError(f"einsum sums products of one dtype, not of {said}: convert one with .to(dtype).")
     S = sparsify(operands[k])
     others = [(names, x) for i, (names, x) in enumerate(zip(inputs, operands, strict=True)) if i != k]
     fast = _as_product(S, inputs[k], others, output)
@@ -65,7 +69,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
 
 def _axis(x: Any, d: int) -> int:
     if not -x.ndim <= d < x.ndim:
-        raise SparseError(f"dimension {d} doesn't exist: an operand has the shape {tuple(x.shape)}.")
+        raise OutsideError(f"dimension {d} doesn't exist: an operand has the shape {tuple(x.shape)}.")
     return d % int(x.ndim)
 
 

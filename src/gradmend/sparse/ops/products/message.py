@@ -68,10 +68,10 @@ def aggregate(S: SparseTensor, reduce: str = "sum", dim: int = 1) -> Any:
 
 def first_extreme(values: Tensor, segs: Segments, largest: bool) -> Tensor:
     """[nnz, ...] -> [groups, ...]: the extreme of each group, its gradient to the first entry that has it."""
-    nnz = values.shape[0]
+    nnz, least = values.shape[0], lowest(values.dtype, not largest)
     if nnz == 0:
         return values.new_zeros(segs.groups, *values.shape[1:])
-    top = extreme(values, segs, largest, lowest(values.dtype, not largest))
+    top = extreme(values, segs, largest, least)
     hit = (values == spread(top, segs)) | values.isnan()
     number = torch.arange(nnz, device=values.device).view(-1, *[1] * (values.dim() - 1))
     first = extreme(torch.where(hit, number, nnz), segs, False, nnz)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import ArgumentError, SparseError
+from gradmend.sparse.errors import ArgumentError, PatternError, SparseError
 from gradmend.sparse.helpers.dims import split, wrap
 from gradmend.sparse.helpers.rebuild import rebuild
 from gradmend.sparse.ops.structure.shape import _ints, reshape, unsqueeze
 from gradmend.sparse.places import check_size
 from gradmend.sparse.tensor import SparseTensor, make
+
+_MOST = 1 << 48  # entries
 
 
 @implements("repeat")
@@ -38,6 +41,10 @@ def _copies(S: SparseTensor, times: tuple[int, ...]) -> SparseTensor:
     new = tuple(m * t for m, t in zip(size, times, strict=True))
     check_size("repeat", new)
     index = S.pattern._indices
+    if S.nnz == 0:
+        return rebuild(S, index, new, None, "repeat")
+    if (many := S.nnz * math.prod(times)) > _MOST:
+        raise PatternError(f"repeat to the shape {new} would store {many} entries, which no memory holds.")
     take = torch.arange(S.nnz, device=index.device)
     for d, t in enumerate(times):
         if t == 1:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import implements
-from gradmend.sparse.errors import ArgumentError, SparseError
+from gradmend.sparse.errors import ArgumentError, OutsideError, SparseError
 from gradmend.sparse.helpers.dims import as_dims, number, split, wrap
 from gradmend.sparse.helpers.rebuild import rebuild
 from gradmend.sparse.pattern import Pattern
@@ -175,7 +175,7 @@ def reshape_as(S: SparseTensor, other: Any) -> SparseTensor:
 def unsqueeze(S: SparseTensor, dim: int) -> SparseTensor:
     dim = number("dim", dim)
     if not -S.ndim - 1 <= dim <= S.ndim:
-        raise SparseError(f"unsqueeze({dim}) is outside the shape {tuple(S.shape)}.")
+        raise OutsideError(f"unsqueeze({dim}) is outside the shape {tuple(S.shape)}.")
     d = dim % (S.ndim + 1)
     b, n = S.batch_dims, S.pattern.ndim
     if d < b:
@@ -240,7 +240,10 @@ def _ints(args: Sequence[Any]) -> tuple[int, ...]:
     if len(args) == 1 and not isinstance(args[0], int):
         args = (args[0],) if isinstance(args[0], Tensor) else args[0]
     try:
-        if any(isinstance(n, Tensor) and n.dim() for n in args):
+        if any(
+            isinstance(n, bool) or (isinstance(n, Tensor) and (n.dim() or n.dtype == torch.bool))
+            for n in args
+        ):
             raise TypeError
         return tuple(operator.index(n) for n in args)
     except TypeError as error:
