@@ -186,6 +186,31 @@ def test_under_no_grad_a_clone_would_cut_the_gradient(folder: Path) -> None:
     assert (folder / "bad.py").read_text() == text
 
 
+def test_what_is_left_after_a_fix_is_told_with_its_new_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tail = "z = x.exp()\nw = z\nz += 1\nz.sum().backward()\n"
+    (folder / "bad.py").write_text(BAD + tail)
+    code, found = told(capsys, "--fix", "bad.py")
+    lines = (folder / "bad.py").read_text().splitlines()
+    assert code == 1 and [lines[f["line"] - 1] for f in found] == ["z += 1"]
+    assert [lines[r["line"] - 1] for r in found[0]["related"]] == ["z = x.exp()", "z.sum().backward()"]
+    assert "exp on line 8 " in found[0]["message"]
+
+
+def test_carets_stand_below_what_they_mark(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Below tabs, and letters that are two columns wide."""
+    (folder / "t.py").write_text(
+        "import torch\ndef f(x):\n\ty = x.exp()\n\t'\u6f22'; y += 1\n\treturn y\n"
+        "f(torch.ones(3, requires_grad=True)).sum().backward()\n",
+        encoding="utf-8",
+    )
+    main(["check", "t.py"])
+    shown = capsys.readouterr().out
+    assert "3 | \ty = x.exp()\n  | \t    ------- exp" in shown
+    assert "4 | \t'\u6f22'; y += 1\n  | \t      ^^^^^^\n" in shown
+
+
 def test_diff_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "bad.py", "--diff"]) == 1
     assert "+y = y.clone()" in capsys.readouterr().out
@@ -222,7 +247,49 @@ def test_notebook_by_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     _, found = told(capsys, "n.ipynb")
     assert [(f["cell"], f["line"], f["rule"]) for f in found] == [(4, 1, "GM101")]
     main(["check", "n.ipynb", "--output-format", "concise"])
-    assert capsys.readouterr().out.startswith("n.ipynb:cell 4:1:1: GM101")
+    assert capsys.readouterr().out.startswith(
+        "n.ipynb:cell 4:1:1: GM101 [error] += changes `y` in place, but exp on line 6 of cell 2 kept its result "
+        "for backward() on line 2\n"
+    )
+    main(["check", "n.ipynb"])
+    shown = capsys.readouterr().out
+    assert "1 | y += 1\n  | ^^^^^^\n2 | y.sum().backward()\n" in shown
+    assert "note: n.ipynb:cell 2:6: exp keeps its result here" in shown
+
+
+def notebook(*sources: str, indent: int | None = 1) -> str:
+    cells = [{"cell_type": "code", "source": s.splitlines(keepends=True), "outputs": [0.1]} for s in sources]
+    content = {"cells": [*cells, {"cell_type": "markdown", "source": "é"}], "nbformat": 4}
+    return json.dumps(content, indent=indent, ensure_ascii=False) + "\n"
+
+
+def test_a_notebook_is_fixed_in_its_cells_and_nowhere_else(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = "%time x = torch.ones(3)\n?x"
+    (folder / "n.ipynb").write_text(notebook(BAD, other), encoding="utf-8")
+    fixed = notebook(BAD.replace("y += 1", "y = y.clone()\ny += 1"), other)
+    assert main(["check", "--diff", "n.ipynb"]) == 1
+    assert "--- a/n.ipynb:cell 1\n" in (out := capsys.readouterr().out) and "+y = y.clone()\n" in out
+    assert main(["check", "--fix", "n.ipynb"]) == 0
+    assert (folder / "n.ipynb").read_text(encoding="utf-8") == fixed
+    # Cells run in any order: a name that another cell binds is not fixed without asking.
+    apart = notebook(*BAD.split("y += 1\n")[:1], "y += 1\n" + BAD.split("y += 1\n")[1])
+    (folder / "n.ipynb").write_text(apart, encoding="utf-8")
+    assert main(["check", "--fix", "n.ipynb"]) == 1
+    assert (folder / "n.ipynb").read_text(encoding="utf-8") == apart
+
+
+def test_a_notebook_that_would_be_laid_out_anew_is_left(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = notebook(BAD, indent=3)
+    (folder / "n.ipynb").write_text(odd, encoding="utf-8")
+    assert main(["check", "--fix", "n.ipynb"]) == 1
+    assert (folder / "n.ipynb").read_text(encoding="utf-8") == odd
+    assert "its JSON would be laid out anew" in capsys.readouterr().err
+    main(["check", "--diff", "n.ipynb"])
+    assert "+y = y.clone()\n" in capsys.readouterr().out
 
 
 def test_the_cache_answers_and_hears_of_changes_in_imports(

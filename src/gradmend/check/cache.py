@@ -14,7 +14,7 @@ from gradmend import __version__
 from gradmend.check.files import Result, fingerprint, fingerprint_of
 from gradmend.check.findings import Finding, Place, StaticFix, TextEdit
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 class Cache:
@@ -112,9 +112,8 @@ def _finding(raw: dict[str, Any]) -> Finding:
         StaticFix(fix["message"], fix["applicability"] == "safe", tuple(TextEdit(**e) for e in fix["edits"]))
         if fix
         else None,
-        raw.get("cell"),
     )
 
 
 def _place(raw: dict[str, Any]) -> Place:
-    return Place(raw["file"], raw["line"], raw["column"], raw["end_line"], raw["end_column"])
+    return Place(raw["file"], raw["line"], raw["column"], raw["end_line"], raw["end_column"], raw.get("cell"))

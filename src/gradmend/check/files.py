@@ -62,7 +62,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
     tree = _parse(source, file, result)
     if tree is None:
         if notebook is not None:
-            result.findings = [_in_cell(f, notebook) for f in result.findings]
+            result.findings = [notebooks.in_cell(f, notebook) for f in result.findings]
         return result
     text = _text(source)
     if text is None or noqa.skips_file(text) or not worth(source):
@@ -80,7 +80,9 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         if not noqa.silenced(lines[where.file], where.line, where.end_line, finding.rule):
             finding = _fitted(finding, lines)
             result.findings.append(
-                _in_cell(finding, notebook) if notebook is not None and where.file == file else finding
+                notebooks.in_cell(finding, notebook)
+                if notebook is not None and where.file == file
+                else finding
             )
     return result
 
@@ -190,25 +192,6 @@ def _indented(text: str, line: str) -> str:
 
 def _characters(line: str, column: int) -> int:
     return len(line.encode("utf-8")[: column - 1].decode("utf-8", "ignore")) + 1
-
-
-def _in_cell(finding: Finding, notebook: notebooks.Notebook) -> Finding:
-    where = finding.place
-    cell, line = notebook.cell_of(where.line)
-    shifted = where.line - line
-    related = tuple(
-        (m, replace(p, line=notebook.cell_of(p.line)[1], end_line=notebook.cell_of(p.end_line)[1]))
-        if p.file == where.file
-        else (m, p)
-        for m, p in finding.related
-    )
-    return replace(
-        finding,
-        place=replace(where, line=line, end_line=where.end_line - shifted),
-        cell=cell,
-        related=related,
-        fix=None,
-    )
 
 
 def fingerprint(source: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Severity = Literal["error", "warning"]
@@ -19,15 +19,19 @@ class Place:
     column: int
     end_line: int
     end_column: int
+    cell: int | None = None  # of a notebook, from 1; lines are those of the cell then
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        said: dict[str, Any] = {
             "file": self.file,
             "line": self.line,
             "column": self.column,
             "end_line": self.end_line,
             "end_column": self.end_column,
         }
+        if self.cell is not None:
+            said["cell"] = self.cell
+        return said
 
 
 def place_of(file: str, node: ast.AST) -> Place:
@@ -83,14 +87,13 @@ class Finding:
     help: str = ""
     related: tuple[tuple[str, Place], ...] = ()  # what each place is: "relu keeps its result here"
     fix: StaticFix | None = None
-    cell: int | None = field(default=None)  # of a notebook, from 1
 
     @property
     def order(self) -> tuple[str, int, int, int, str]:
-        return self.place.file, self.cell or 0, self.place.line, self.place.column, self.rule
+        return self.place.file, self.place.cell or 0, self.place.line, self.place.column, self.rule
 
     def as_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = {
+        return {
             **self.place.as_json(),
             "rule": self.rule,
             "severity": self.severity,
@@ -99,6 +102,3 @@ class Finding:
             "related": [{**p.as_json(), "message": m} for m, p in self.related],
             "fix": self.fix.as_json() if self.fix else None,
         }
-        if self.cell is not None:
-            said["cell"] = self.cell
-        return said

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from gradmend.check import words
 from gradmend.check.findings import Finding, Place, Severity, StaticFix
+from gradmend.check.instead import UNKNOWN, Instead
 from gradmend.check.values import Node, Path, Storage, Tensor
 
 _MOST = 48  # events kept per storage: the latest matter, and cost stays linear
@@ -44,6 +45,7 @@ class Write:
     part: bool = False  # a slice or a view of the memory
     flag: bool = False  # by inplace=True
     fix: StaticFix | None = None
+    instead: Instead = UNKNOWN
     of: Tensor | None = None  # of detach_(): the tensor that was detached
 
 

@@ -6,11 +6,16 @@ import ast
 import json
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradmend.check.alone import is_alone
+from gradmend.check.findings import Finding, Place, StaticFix
 
 _MAGIC = ("%", "!", "?")
 _BOUND = re.compile(r"(\s*[\w.,\s\[\]]+=)\s*[%!]")  # files = !ls
 _MOST_MAGICS = 200
+_LINE = re.compile(r"(\S+ )?\bline (\d+)")  # "line 3" of this file, "model.py line 3" of another
 # What makes the whole cell something other than Python.
 _CELL_MAGIC_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
@@ -29,26 +34,85 @@ class Notebook:
             number, start = cell, first
         return number, line - start + 1
 
+    def text_of(self, cell: int | None) -> str:
+        """A cell as Python."""
+        starts = [first for _, first in self.cells]
+        at = [number for number, _ in self.cells].index(cell or 0)
+        end = starts[at + 1] - 1 if at + 1 < len(starts) else None
+        return "\n".join(self.source.split("\n")[starts[at] - 1 : end])
+
 
 def read(text: str) -> Notebook:
     """ValueError where it is no notebook."""
+    lines: list[str] = []
+    starts: list[tuple[int, int]] = []
+    for number, cell in enumerate(cells_of(_content(text)), start=1):
+        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
+            continue
+        starts.append((number, len(lines) + 1))
+        lines += plain(source_of(cell))
+    return Notebook("\n".join(lines) + "\n", tuple(starts))
+
+
+def _content(text: str) -> Any:
     try:
-        content = json.loads(text)
+        return json.loads(text)
+    except ValueError:
+        raise ValueError("it is no Jupyter notebook") from None
+
+
+def cells_of(content: Any) -> list[Any]:
+    try:
         cells = content["cells"] if "cells" in content else content["worksheets"][0]["cells"]
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (KeyError, TypeError, IndexError):
         raise ValueError("it is no Jupyter notebook") from None
     if not isinstance(cells, list):
         raise ValueError("it is no Jupyter notebook")
-    lines: list[str] = []
-    starts: list[tuple[int, int]] = []
-    for number, cell in enumerate(cells, start=1):
-        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
-            continue
-        source = cell.get("source", cell.get("input", ""))
-        body = "".join(map(str, source)) if isinstance(source, list) else str(source)
-        starts.append((number, len(lines) + 1))
-        lines += plain(body)
-    return Notebook("\n".join(lines) + "\n", tuple(starts))
+    return cells
+
+
+def source_of(cell: dict[str, Any]) -> str:
+    source = cell.get("source", cell.get("input", ""))
+    return "".join(map(str, source)) if isinstance(source, list) else str(source)
+
+
+def in_cell(finding: Finding, notebook: Notebook) -> Finding:
+    """The finding with its places, its words and its fix told by cell."""
+    where = _place_in_cell(finding.place, notebook)
+    own = finding.place.file
+
+    def line(found: re.Match[str]) -> str:
+        before = found[1] or ""
+        if "." in before:
+            return found[0]  # of another file
+        cell, number = notebook.cell_of(int(found[2]))
+        return f"{before}line {number}" + (f" of cell {cell}" if cell != where.cell else "")
+
+    return replace(
+        finding,
+        place=where,
+        message=_LINE.sub(line, finding.message),
+        related=tuple((m, _place_in_cell(p, notebook) if p.file == own else p) for m, p in finding.related),
+        fix=_fix_in_cell(finding.fix, notebook, where.cell) if finding.fix is not None else None,
+    )
+
+
+def _place_in_cell(place: Place, notebook: Notebook) -> Place:
+    cell, line = notebook.cell_of(place.line)
+    return replace(place, line=line, end_line=place.end_line - place.line + line, cell=cell)
+
+
+def _fix_in_cell(fix: StaticFix, notebook: Notebook, cell: int | None) -> StaticFix | None:
+    """Cells run in any order: safe is only what is safe in the cell alone."""
+    edits = []
+    for edit in fix.edits:
+        home, line = notebook.cell_of(edit.line)
+        if home != cell:
+            return None
+        edits.append(replace(edit, line=line, end_line=edit.end_line - edit.line + line))
+    name = edits[0].text.partition(" = ")[0]
+    safe = fix.safe and is_alone(notebook.text_of(cell), name, edits[0].line)
+    return replace(fix, edits=tuple(edits), safe=safe)
 
 
 def plain(body: str) -> list[str]:

@@ -51,7 +51,7 @@ def check(
             where = finding.place
             if where.file not in asked or not settings.wants(finding.rule, where.file):
                 continue
-            key = (where.file, finding.cell, finding.rule, where.line, where.column)
+            key = (where.file, where.cell, finding.rule, where.line, where.column)
             if key not in found or (found[key].severity == "warning" and finding.severity == "error"):
                 found[key] = finding
 
@@ -76,7 +76,7 @@ def _without_echoes(findings: Iterable[Finding]) -> Iterator[Finding]:
     """One finding a place: where two rules speak of one write, the surer of them does."""
     best: dict[tuple[str, int | None, int, int], Finding] = {}
     for finding in findings:
-        key = (finding.place.file, finding.cell, finding.place.line, finding.place.column)
+        key = (finding.place.file, finding.place.cell, finding.place.line, finding.place.column)
         there = best.get(key)
         if there is None or (there.severity, there.rule) > (finding.severity, finding.rule):
             best[key] = finding

@@ -115,6 +115,8 @@ def _checked(value: Any, key: str, root: str) -> list[str]:
 
 def _codes(words: list[str]) -> tuple[str, ...]:
     """Codes or their beginnings, "ALL" for every one; an unknown one is a mistake worth hearing of."""
+    if not words:
+        return ()
     from gradmend.rules import codes
 
     known = codes()

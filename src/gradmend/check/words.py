@@ -49,7 +49,13 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
     if backward is not None:
         related.append(("backward() needs it here", backward))
     return Finding(
-        write.place, code, severity, f"{did}, but {kept} {needs}{end}", _HELP[code], tuple(related), write.fix
+        write.place,
+        code,
+        severity,
+        f"{did}, but {kept} {needs}{end}",
+        _help(code, write),
+        tuple(related),
+        write.fix,
     )
 
 
@@ -107,6 +113,14 @@ def kept_inference(op: str, place: Place, tensor: Tensor, severity: Severity) ->
     return refused("GM128", place, what, severity, related)
 
 
+def kept_reference(name: str, taken: Place | None, read: Place, added: Place) -> str:
+    where = f" on {_line(taken, added)}" if taken is not None else ""
+    return (
+        f"this adds to the gradient that `{name}`{where} still refers to, and {_line(read, added)} reads it as the "
+        "gradient of before"
+    )
+
+
 def too_deep(place: Place) -> Finding:
     what = "nested too deeply to be followed: what this does was not checked"
     return Finding(
@@ -136,8 +150,20 @@ def _op(op: str) -> str:
     return "this call" if op in ("call", "") else op
 
 
+def _help(code: str, write: Write) -> str:
+    """For a write in the open, the very line to type instead."""
+    line, clone = write.instead.line, write.instead.clone
+    if code == "GM103" and clone and write.instead.part:
+        return f"clone it first: `{clone}`; of a buffer filled in a loop, collect the parts in a list and torch.stack them"
+    if code not in ("GM101", "GM102") or not (line or clone):
+        return _HELP[code]
+    if not line:
+        return f"clone it first: `{clone}` on a line before this one"
+    return f"write `{line}`" + (f", or clone it first: `{clone}`" if clone else "")
+
+
 _HELP = {
-    "GM101": "write it out of place (`y = y + x`), or clone the result first",
+    "GM101": "write it out of place, or clone the result first",
     "GM102": "write it out of place, or clone it before the write",
     "GM103": "collect the parts in a list and torch.stack them, or clone what was read",
     "GM104": "call every backward() that needs these parameters before step(), or compute the second loss again after it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from gradmend.errors import UsageError
@@ -73,24 +74,59 @@ def run(args: argparse.Namespace) -> int:
         None if args.no_cache else args.cache_dir or os.environ.get("GRADMEND_CACHE_DIR") or ".gradmend_cache"
     )
     told = sys.stderr.isatty() and not args.quiet
-    try:
-        outcome = runner.check(
+
+    def look() -> Any:
+        return runner.check(
             files, chosen, jobs=args.jobs, cache=cache, progress=runner.teller() if told else None
         )
+
+    try:
+        outcome = look()
+        if args.fix:
+            outcome = _fixed(outcome, look)
     except KeyboardInterrupt:
         print("gradmend: stopped", file=sys.stderr)
         return 130
     for file, why in outcome.unreadable:
         print(f"gradmend: {file}: {why}", file=sys.stderr)
-    if args.fix or args.diff:
-        outcome.findings = _rewrite(outcome.findings, apply=args.fix)
-        if args.diff:
-            return _code(args, outcome.findings, bool(missing or outcome.unreadable))
+    if args.diff:
+        shown = _rewrite(outcome.findings, apply=False)
+        _unshown(args, outcome.findings, shown)
+        return _code(args, outcome.findings, bool(missing or outcome.unreadable))
     _show(args, outcome.findings, outcome.files)
     if outcome.stopped and not args.quiet:
         some = f"{outcome.stopped} file{'s' * (outcome.stopped != 1)}"
         print(f"gradmend: {some} not followed to the end: too many calls and branches", file=sys.stderr)
     return _code(args, outcome.findings, bool(missing or outcome.unreadable))
+
+
+def _fixed(outcome: Any, look: Callable[[], Any]) -> Any:
+    """Safe fixes applied, and what is left looked for anew: lines have moved, and a second write may show behind the first."""
+    total, open_ = 0, _fixable(outcome)
+    while open_:
+        done = _rewrite(outcome.findings, apply=True)
+        if not done:
+            break
+        total += done
+        outcome = look()
+        left = _fixable(outcome)
+        if left >= open_:
+            break
+        open_ = left
+    if total:
+        print(f"gradmend: {total} fixed", file=sys.stderr)
+    return outcome
+
+
+def _fixable(outcome: Any) -> int:
+    return sum(f.fix is not None and f.fix.safe for f in outcome.findings)
+
+
+def _unshown(args: argparse.Namespace, findings: list[Any], shown: int) -> None:
+    left = len(findings) - shown
+    if left and not args.quiet:
+        some = f"{left} finding{'s' * (left != 1)}"
+        print(f"gradmend: {some} without a rewrite; without --diff they are shown", file=sys.stderr)
 
 
 def _code(args: argparse.Namespace, findings: list[Any], failed: bool) -> int:
@@ -122,43 +158,30 @@ def _show(args: argparse.Namespace, findings: list[Any], files: int) -> None:
         print(f"gradmend: {found} in {files} file{'s' * (files != 1)}", file=sys.stderr)
 
 
-def _rewrite(findings: list[Any], *, apply: bool) -> list[Any]:
-    """Apply the safe fixes, or show all as a diff; what is left to tell is returned."""
-    from gradmend.check import rewrite
+def _rewrite(findings: list[Any], *, apply: bool) -> int:
+    """Apply the safe fixes and say how many; or show all as a diff."""
+    from gradmend.check.applying import Unfit, rewritten
 
     by_file: dict[str, list[Any]] = {}
     for finding in findings:
-        if finding.fix is not None and finding.cell is None and (finding.fix.safe or not apply):
+        if finding.fix is not None and (finding.fix.safe or not apply):
             by_file.setdefault(finding.place.file, []).append(finding)
-    done: set[int] = set()
+    done = 0
     for file, mine in by_file.items():
         try:
-            before, encoding = rewrite.read(file)
-        except (OSError, SyntaxError, UnicodeDecodeError) as error:
-            print(f"gradmend: {file}: can't rewrite it: {error}", file=sys.stderr)
-            continue
-        after, _ = rewrite.fixed(before, mine, unsafe=not apply)
-        try:
-            compile(after, file, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError):
-            print(f"gradmend: {file}: a rewrite would break its syntax; left as it is", file=sys.stderr)
-            continue
-        if not apply:
-            sys.stdout.write(rewrite.diff(file, before, after))
-        elif after != before:
-            try:
-                rewrite.write(file, after, encoding)
-            except OSError as error:
-                print(f"gradmend: {file}: can't write it: {error.strerror or error}", file=sys.stderr)
-                continue
-            done.update(id(f) for f in mine)
-    if apply and done:
-        print(f"gradmend: {len(done)} fixed", file=sys.stderr)
-    return [f for f in findings if id(f) not in done]
+            made = rewritten(file, mine, unsafe=not apply)
+            if apply:
+                made.write()
+            else:
+                sys.stdout.write(made.diff)
+            done += made.count
+        except Unfit as why:
+            print(f"gradmend: {file}: {why}", file=sys.stderr)
+    return done
 
 
 def _stdin(args: argparse.Namespace) -> int:
-    from gradmend.check import files, rewrite, settings
+    from gradmend.check import applying, files, settings
 
     name = os.path.abspath(args.stdin_filename) if args.stdin_filename else "-"
     chosen = settings.load(
@@ -173,12 +196,16 @@ def _stdin(args: argparse.Namespace) -> int:
     findings = [f for f in result.findings if f.place.file == name and chosen.wants(f.rule, name)]
     findings.sort(key=lambda f: f.order)
     if args.fix or args.diff:
-        before = raw.decode("utf-8", "replace")
-        after, _ = rewrite.fixed(before, findings, unsafe=args.diff)
-        sys.stdout.write(
-            rewrite.diff(args.stdin_filename or "stdin.py", before, after) if args.diff else after
+        mine = [f for f in findings if f.fix is not None and (f.fix.safe or args.diff)]
+        try:
+            made = applying.rewritten(name, mine, unsafe=args.diff, raw=raw)
+        except applying.Unfit as why:
+            raise UsageError(f"stdin: {why}") from None
+        sys.stdout.flush()
+        sys.stdout.buffer.write(
+            made.diff.encode("utf-8", "replace") if args.diff else made.text.encode(made.encoding)
         )
-        left = [f for f in findings if args.diff or f.fix is None or not f.fix.safe]
+        left = len(findings) - (0 if args.diff else made.count)
         return 1 if left and not args.exit_zero else 0
     _show(args, findings, 1)
     return _code(args, findings, False)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from gradmend.errors import UsageError
 
@@ -13,17 +14,27 @@ from gradmend.errors import UsageError
 _COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "dry-run", "demo", "doctor")
 
 
+class _Version(argparse.Action):
+    """What it says needs modules that no other command does before its own: they load when it is asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from gradmend import __version__
+        from gradmend.capture.native.loading import form
+
+        print(f"gradmend {__version__} ({form()})")
+        parser.exit()
+
+
 def build(only: str | None = None) -> argparse.ArgumentParser:
     """The parser; with `only`, of that command alone: the others' modules need not load for it."""
-    from gradmend import __version__
-    from gradmend.capture.native.loading import form
-
     parser = argparse.ArgumentParser(
         prog="gradmend",
         description="Find, heal and fix what breaks PyTorch's gradients.",
         epilog="`gradmend COMMAND --help` tells more of each.",
     )
-    parser.add_argument("--version", action="version", version=f"gradmend {__version__} ({form()})")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show the version, and whether it is compiled"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in (only,) if only in _COMMANDS else _COMMANDS:
         import_module(f"gradmend.cli.{name.replace('-', '_')}").add_parser(commands)

@@ -25,10 +25,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gradmend.api.watching import words_of
     from gradmend.report.ranks import merged, rank_of
     from gradmend.report.saved import read
-    from gradmend.running.output import write
 
     for out in (args.html, args.json):
         folder = os.path.dirname(os.path.abspath(out)) if out else None
@@ -36,6 +34,10 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"can't write {out}: there is no folder {folder}")
     sessions = [(rank_of(path, i), read(path)) for i, path in enumerate(args.sessions)]
     session = sessions[0][1] if len(sessions) == 1 else merged(sessions)
+    # After the sessions are read: both load torch, and a bad name is told at once.
+    from gradmend.api.watching import words_of
+    from gradmend.running.output import write
+
     colour = coloured(sys.stdout)
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     for conflict in session.conflicts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gradmend.cli.program import words_of, writable
+from gradmend.cli.program import readable, words_of, writable
 from gradmend.errors import UsageError
 
 _OWN = ("--heal", "--audit", "--audit-calls", "--report", "--html", "--paranoid", "--budget", "--retain")
@@ -50,11 +50,18 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    words = words_of(args, "run", _OWN)
+    writable(args.report, args.html)
+    if args.module is None:
+        readable(words[0])
+    if args.retain and not args.heal:
+        raise UsageError("--retain goes with --heal")
+    if args.audit and (args.heal or args.audit_calls < 1):
+        raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")
+    # Only now: they load torch, and a slip of the fingers is told at once.
     from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 
-    words = words_of(args, "run", _OWN)
-    writable(args.report, args.html)
     options = Options(
         target=words[0],
         args=tuple(words[1:]),
@@ -66,12 +73,8 @@ def run(args: argparse.Namespace) -> int:
         budget=parse(args.budget),
         retain=args.retain,
     )
-    if args.retain and not args.heal:
-        raise UsageError("--retain goes with --heal")
     if args.audit:
         from gradmend.running.audit import audit_program
 
-        if args.heal or args.audit_calls < 1:
-            raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")
         return audit_program(options, args.audit_calls)
     return run_program(options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradmend.check.findings import Finding
+from gradmend.check.findings import Finding, Place
 from gradmend.check.formats.text import shown
 
 
@@ -13,6 +13,9 @@ def render(findings: list[Finding]) -> str:
 def _one(finding: Finding) -> str:
     place = finding.place
     text = finding.message + (f". Help: {finding.help}" if finding.help else "")
+    if place.cell is not None:  # lines of a cell are none of the file's
+        text = f"cell {place.cell}, line {place.line}: {text}"
+        place = Place(place.file, 1, 1, 1, 1)
     parts = (
         f"file={_property(shown(place.file))},line={place.line},col={place.column},endLine={place.end_line},"
         f"endColumn={place.end_column},title=gradmend {finding.rule}"

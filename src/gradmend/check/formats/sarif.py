@@ -56,15 +56,15 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": finding.severity,
-        "message": {"text": finding.message},
+        "message": {"text": _cell(finding.place) + finding.message},
         "locations": [{"physicalLocation": _location(finding.place)}],
     }
     if finding.related:
         said["relatedLocations"] = [
-            {"id": i, "physicalLocation": _location(p), "message": {"text": m}}
+            {"id": i, "physicalLocation": _location(p), "message": {"text": _cell(p) + m}}
             for i, (m, p) in enumerate(finding.related, start=1)
         ]
-    if finding.fix is not None:
+    if finding.fix is not None and finding.place.cell is None:
         said["fixes"] = [
             {
                 "description": {"text": finding.fix.message},
@@ -90,7 +90,13 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
     return said
 
 
+def _cell(place: Place) -> str:
+    return f"cell {place.cell}, line {place.line}: " if place.cell is not None else ""
+
+
 def _location(place: Place) -> dict[str, Any]:
+    if place.cell is not None:  # lines of a cell are none of the file's
+        return {"artifactLocation": {"uri": _uri(place.file)}}
     return {
         "artifactLocation": {"uri": _uri(place.file)},
         "region": {

@@ -13,8 +13,13 @@ def concise(findings: list[Finding]) -> str:
 
 
 def where(finding: Finding) -> str:
-    cell = f":cell {finding.cell}" if finding.cell is not None else ""
-    return f"{shown(finding.place.file)}{cell}:{finding.place.line}:{finding.place.column}"
+    return spot(finding.place) + f":{finding.place.column}"
+
+
+def spot(place: Place) -> str:
+    """File and line, with the cell of a notebook."""
+    cell = f":cell {place.cell}" if place.cell is not None else ""
+    return f"{shown(place.file)}{cell}:{place.line}"
 
 
 def shown(file: str) -> str:
@@ -40,19 +45,19 @@ def _one(finding: Finding, colour: bool) -> str:
         f"{bold}{tint}{finding.severity}[{finding.rule}]{off}{bold}: {finding.message}{off}",
         f"  {dim}-->{off} {where(finding)}",
     ]
+    own = (finding.place.file, finding.place.cell)
     marks = [(finding.place, "^", "")]
-    marks += [(p, "-", m) for m, p in finding.related if p.file == finding.place.file]
-    lines += _excerpt(finding, sorted(marks, key=lambda m: (m[0].line, m[0].column)))
+    marks += [(p, "-", m) for m, p in finding.related if (p.file, p.cell) == own]
+    lines += _excerpt(_source(finding.place), sorted(marks, key=lambda m: (m[0].line, m[0].column)))
     for message, place in finding.related:
-        if place.file != finding.place.file:
-            lines.append(f"  {dim}={off} note: {shown(place.file)}:{place.line}: {message}")
+        if (place.file, place.cell) != own:
+            lines.append(f"  {dim}={off} note: {spot(place)}: {message}")
     if finding.help:
         lines.append(f"  {dim}={off} help: {finding.help}")
     return "\n".join(lines) + "\n"
 
 
-def _excerpt(finding: Finding, marks: list[tuple[Place, str, str]]) -> list[str]:
-    source = _source(finding)
+def _excerpt(source: list[str], marks: list[tuple[Place, str, str]]) -> list[str]:
     if not source:
         return []
     width = len(str(max(p.line for p, _, _ in marks)))
@@ -68,18 +73,32 @@ def _excerpt(finding: Finding, marks: list[tuple[Place, str, str]]) -> list[str]
             lines.append(f"{place.line:{width}} | {text}")
             last = place.line
         end = place.end_column if place.end_line == place.line else len(text) + 1
-        under = mark * max(1, min(end, len(text) + 1) - place.column)
-        lines.append(f"{' ' * width} | {' ' * (place.column - 1)}{under} {word}".rstrip())
+        before, marked = text[: place.column - 1], text[place.column - 1 : end - 1]
+        under = mark * max(1, len(_blank(marked)))
+        lines.append(f"{' ' * width} | {_blank(before)}{under} {word}".rstrip())
     return lines
 
 
-def _source(finding: Finding) -> list[str]:
+def _blank(text: str) -> str:
+    """As wide as the text is on a terminal: tabs stay, wide letters count twice."""
+    if text.isascii():
+        return "".join("\t" if c == "\t" else " " for c in text)
+    from unicodedata import combining, east_asian_width
+
+    return "".join(
+        "\t" if c == "\t" else "" if combining(c) else "  " if east_asian_width(c) in "WF" else " "
+        for c in text
+    )
+
+
+def _source(place: Place) -> list[str]:
     try:
-        with open(finding.place.file, encoding="utf-8", errors="replace") as handle:
+        with open(place.file, encoding="utf-8", errors="replace") as handle:
             text = handle.read()
-        if finding.cell is not None:
-            cell = json.loads(text)["cells"][finding.cell - 1]["source"]
-            text = "".join(cell) if isinstance(cell, list) else cell
+        if place.cell is not None:
+            from gradmend.check import notebooks
+
+            text = notebooks.source_of(notebooks.cells_of(json.loads(text))[place.cell - 1])
         return text.split("\n")
-    except (OSError, ValueError, KeyError, IndexError):
+    except (OSError, ValueError, IndexError, AttributeError):
         return []

@@ -65,13 +65,13 @@ class Gradients:
                     continue
                 place, path = storage.turns[then]
                 if self.walk.on_path(path):
-                    name = tensor.name or "grad"
                     self.walk.told(
                         words.refused(
                             "GM212",
                             place,
-                            f"this adds to the gradient that `{name}` on line {tensor.origin.line if tensor.origin else 0} still "
-                            f"refers to, and line {getattr(site, 'lineno', 0)} reads it as the gradient of before",
+                            words.kept_reference(
+                                tensor.name or "grad", tensor.origin, self.walk.at(site), place
+                            ),
                             "warning",
                             (("the reference is taken here", tensor.origin),) if tensor.origin else (),
                         )

@@ -1,4 +1,4 @@
-"""What PyTorch refuses of sparse tensors and sparse gradients (2.13); tests/check/test_sparse_ops.py runs each."""
+"""What PyTorch refuses of sparse tensors and sparse gradients (2.13 to 2.15); tests/check/test_sparse_refusals.py runs each."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradmend.check import table, words
 from gradmend.check.fixes import clone_first, out_of_place
+from gradmend.check.instead import UNKNOWN, instead
 from gradmend.check.ledger import Write, compatible
 from gradmend.check.values import MAYBE, NO, YES, Const, Node, Path, Tensor, Value
 from gradmend.check.walk.targets import plain_target, target_name
@@ -126,19 +127,21 @@ class Writes:
         for storage in tensor.storages:
             if not storage.saves:
                 continue
-            fix = None
+            fix, other = None, UNKNOWN
+            statement = self.walk.statement
             # Under no_grad a clone would cut the gradient: there is no such fix.
             if (
                 how == "loud"
                 and self.walk.grad_mode
-                and self.walk.statement is not None
+                and statement is not None
                 and not flag
                 and not shown.endswith("step")
             ):
-                target = plain_target(self.walk.statement)
+                other = instead(statement, site)
+                target = plain_target(statement)
                 if target is not None:
                     safe = not storage.shared and not tensor.opaque and tensor.base is None
-                    fix = clone_first(self.walk.statement, target, self.walk.at(self.walk.statement), safe)
+                    fix = clone_first(statement, target, self.walk.at(statement), safe)
             elif flag:
                 fix = out_of_place(site)
             self.walk.ledger.write(
@@ -154,6 +157,7 @@ class Writes:
                     part,
                     flag,
                     fix,
+                    other,
                 ),
             )
 

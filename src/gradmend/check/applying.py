@@ -1,0 +1,122 @@
+"""Fixes put into files: Python files as they are, notebooks cell by cell, all else in them untouched."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import io
+import json
+import os
+import tokenize
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gradmend.check import notebooks
+from gradmend.check.findings import Finding
+from gradmend.check.rewrite import fixed
+
+
+class Unfit(Exception):
+    """Why a file can't be rewritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A file with its fixes in it, not yet written."""
+
+    file: str
+    text: str
+    encoding: str
+    count: int  # fixes in it
+    diff: str
+
+    def write(self) -> None:
+        """All of it or nothing, to the file that a link leads to."""
+        try:
+            _write(self.file, self.text.encode(self.encoding))
+        except OSError as error:
+            raise Unfit(f"can't write it: {error.strerror or error}") from None
+
+
+def rewritten(file: str, findings: list[Finding], *, unsafe: bool, raw: bytes | None = None) -> Rewritten:
+    """Raises Unfit. `raw` is what the file holds, where that did not come from the disk."""
+    try:
+        if raw is None:
+            with open(file, "rb") as handle:
+                raw = handle.read()
+        if file.endswith(".ipynb"):
+            return _notebook(file, raw.decode("utf-8"), findings, unsafe)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        before = raw.decode(encoding)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise Unfit(f"can't rewrite it: {error}") from None
+    after, count = fixed(before, findings, unsafe=unsafe)
+    _compiles(after, file)
+    return Rewritten(file, after, encoding, count, diff(file, before, after))
+
+
+def _notebook(file: str, text: str, findings: list[Finding], unsafe: bool) -> Rewritten:
+    content = json.loads(text)
+    dump = json.dumps if unsafe else _layout(content, text)  # what is only shown needs no layout
+    count, shown = 0, ""
+    cells = notebooks.cells_of(content)
+    for number in sorted({f.place.cell for f in findings if f.place.cell is not None}):
+        cell = cells[number - 1]
+        before = notebooks.source_of(cell)
+        after, done = fixed(before, [f for f in findings if f.place.cell == number], unsafe=unsafe)
+        count += done
+        shown += diff(f"{file}:cell {number}", before, after)
+        key = "source" if "source" in cell else "input"
+        cell[key] = after.splitlines(keepends=True) if isinstance(cell[key], list) else after
+    made = dump(content)
+    _compiles(notebooks.read(made).source, file)
+    return Rewritten(file, made, "utf-8", count, shown)
+
+
+def _layout(content: Any, text: str) -> Callable[[Any], str]:
+    """How its JSON is written, so that writing it again changes nothing but the cells."""
+    end = text[len(text.rstrip()) :]
+
+    for indent in (1, 2, 4, "\t", None):
+        for plain in (False, True):
+            dump = partial(json.dumps, indent=indent, ensure_ascii=plain)
+            if dump(content) + end == text:
+                return lambda new: dump(new) + end
+    raise Unfit(
+        "can't rewrite it: its JSON would be laid out anew; change the cells by hand, `--diff` shows how"
+    )
+
+
+def _compiles(text: str, file: str) -> None:
+    try:
+        compile(text, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        raise Unfit("a rewrite would break its syntax; left as it is") from None
+
+
+def _write(file: str, content: bytes) -> None:
+    file = os.path.realpath(file)
+    if not os.access(file, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
+    part = f"{file}.gradmend-{os.getpid()}"
+    try:
+        with open(part, "wb") as handle:
+            handle.write(content)
+        os.chmod(part, os.stat(file).st_mode)
+        os.replace(part, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(part)
+        raise
+
+
+def diff(file: str, before: str, after: str) -> str:
+    name = file.replace(os.sep, "/")
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+    )
+    # A cell has no end of line at its end.
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)

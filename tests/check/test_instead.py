@@ -1,0 +1,77 @@
+"""The help of a finding is the line to type: it is put into the program, and the installed torch runs it."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+
+from gradmend.check import table
+from gradmend.check.files import check_file
+from gradmend.check.instead import instead
+
+PROGRAM = """\
+import torch
+import torch.nn.functional as F
+
+x = torch.linspace(0.1, 1, 6).reshape(2, 3).requires_grad_()
+m = torch.tensor([[True, False, True], [False, False, True]])
+box = torch.nn.Identity()
+y = x.exp()
+{line}
+(y + x).sum().backward()
+"""
+LINES = [
+    ("y += 1", "y = y + 1"),
+    ("y *= x - 1", "y = y * (x - 1)"),
+    ("y **= 2 if True else 3", "y = y ** (2 if True else 3)"),
+    ("y.masked_fill_(m, 0)", "y = y.masked_fill(m, 0)"),
+    ("y.clamp_(max=2)", "y = y.clamp(max=2)"),
+    ("y.cumsum_(0)", "y = y.cumsum(0)"),
+    ("torch.relu_(y)", "y = torch.relu(y)"),
+    ("y.zero_()", "y = torch.zeros_like(y)"),
+    ("y.fill_(3)", "y = torch.full_like(y, 3)"),
+    ("box.s = x.exp(); box.s += 1; y = box.s", "box.s = box.s + 1"),
+]
+
+
+@pytest.mark.parametrize(("line", "typed"), LINES)
+def test_the_line_to_type(line: str, typed: str) -> None:
+    (found,) = check_file("/nowhere/h.py", PROGRAM.format(line=line).encode()).findings
+    assert f"write `{typed}`" in found.help
+    wrong = next(
+        part for part in line.split("; ") if part.startswith(typed.partition(" = ")[0]) or "(" in part
+    )
+    with pytest.raises(RuntimeError, match="inplace"):
+        exec(PROGRAM.format(line=line), {})
+    mended = line.replace("box.s += 1", typed) if "box" in line else line.replace(wrong, typed)
+    assert check_file("/nowhere/h.py", PROGRAM.format(line=mended).encode()).findings == []
+    exec(PROGRAM.format(line=mended), {})
+
+
+@pytest.mark.parametrize("line", ["y[0] = 5", "y[m] += 1", "y[0].mul_(2)", "y.copy_(x)"])
+def test_where_no_line_will_do_it_is_a_clone_before(line: str) -> None:
+    (found,) = check_file("/nowhere/h.py", PROGRAM.format(line=line).encode()).findings
+    assert "clone it first: `y = y.clone()`" in found.help
+    with pytest.raises(RuntimeError, match="inplace"):
+        exec(PROGRAM.format(line=line), {})
+    exec(PROGRAM.format(line=f"y = y.clone()\n{line}"), {})
+
+
+def test_a_view_is_not_cloned_away_from_what_it_shows() -> None:
+    """`v = v.clone()` would leave y as it was: another program."""
+    (found,) = check_file("/nowhere/h.py", PROGRAM.format(line="v = y[0]\nv.mul_(2)").encode()).findings
+    assert "clone()" not in found.help and "collect the parts" in found.help
+
+
+def test_every_twin_is_a_method_of_tensors() -> None:
+    """What is told to be written exists: asked of the installed torch, for each in-place method that it has."""
+    names = [n for n in dir(torch.Tensor) if table.is_inplace(n) and n not in table.METADATA_WRITES]
+    assert len(names) > 100
+    for name in names:
+        statement = ast.parse(f"y.{name}(a)").body[0]
+        assert isinstance(statement, ast.Expr)
+        line = instead(statement, statement.value).line
+        if line and "_like" not in line:
+            assert hasattr(torch.Tensor, line.removeprefix("y = y.").partition("(")[0]), name
