@@ -1,19 +1,25 @@
-"""The help of a story is the edit itself: the rewriter's first candidate for its lines, as a one-line diff.
+"""The help of a story is the edit itself, as a one-line diff, where the story's own lines show that it is right.
 
+The text is the rewriter's for the line that writes, where the written variable alone holds its tensor (`sole.py`), or
+follows from the call, the save or the flag (`derived.py`). What would need a trial is not said: `gradmend fix` tries and proves.
 Found when a story is told, never while a program is healed: the rewriter's parser takes a moment to load.
 """
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
+import re
 import sys
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from gradmend.model import Conflict
-from gradmend.story.words import WITHOUT_EDIT, root
+from gradmend.story import derived
+from gradmend.story.source import parse, statement_lines
+from gradmend.story.words import WITHOUT_EDIT, stepper
 
 if TYPE_CHECKING:
     from gradmend.fix.source.candidate import Candidate, Project
@@ -21,32 +27,33 @@ if TYPE_CHECKING:
 _LONGEST = 110  # characters of one edited line
 _MOST_EDITS = 3
 
-# Edits whose meaning follows from the story's own lines; the others need trials to be worth a word.
-_AT_THE_WRITE = frozenset(
-    {"rebind", "returned", "loop_item", "inplace_flag", "out_argument", "live_edit", "functional", "collect"}
-    | {"localize", "clone_write"}
-)
-_UPDATE = frozenset({"move", "clone_save"})
-_AT_THE_SAVE = frozenset({"clone_save"})
+# A new tensor under the name that the line writes.
+_AT_THE_WRITE = frozenset({"rebind", "inplace_flag", "out_argument", "functional", "clone_write"})
 _PARAMETERS = frozenset({"GM104", "GM105", "GM108", "GM203"})
-_WITHOUT_WRITE = frozenset({"GM131", "GM110"})  # second backwards have a story of their own
+_UNSEEN = frozenset({"GM110", "GM202"})
+_SECOND_BACKWARD = "GM131"  # has a story of its own
+_NARROW = frozenset({"float16", "bfloat16"})  # `y = y + x` would widen them where `y += x` did not
+# What else may stand between an update and the backward() that it moves below.
+_IDLE = ("zero_grad(", "print(", "#")
+_MOVE = re.compile(r"move line (\d+) below the backward\(\) on line (\d+)")
 
 
 def advised(conflict: Conflict) -> Conflict:
     """The conflict with its edit in front of the helps; at most once, and never instead of the story."""
-    if conflict.edit or not conflict.writes or conflict.rule in _WITHOUT_WRITE:
+    if conflict.edit or conflict.rule == _SECOND_BACKWARD:
         return conflict
     try:
-        edit = _edit(conflict)
-    except Exception:  # a parser that is missing or gives up must not take the story's place
+        edit = _edit(conflict) if conflict.writes else ""
+    except Exception:  # source that is not there or gives up must not take the story's place
         edit = ""
-    edit = edit or _plain_edit(conflict)
-    first = edit or WITHOUT_EDIT.get(conflict.rule)
+    stepped = derived.stepped(conflict) if conflict.writes else ""
+    always = WITHOUT_EDIT.get(conflict.rule) if conflict.writes or conflict.rule in _UNSEEN else ""
+    first = edit or stepped or always
     helps = (first, *conflict.help) if first and first not in conflict.help else conflict.help
     return replace(conflict, edit=edit, help=helps)
 
 
-def prover() -> str:
+def prover(edit: bool = True) -> str:
     """ "`gradmend fix train.py` tries and proves it", where a script runs."""
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     if not script.endswith(".py") or "site-packages" in script or not os.path.isfile(script):
@@ -55,10 +62,28 @@ def prover() -> str:
         near = os.path.relpath(script)
     except (OSError, ValueError):
         near = script
-    return f"`gradmend fix {script if near.startswith('..') else near}` tries and proves it"
+    command = f"`gradmend fix {script if near.startswith('..') else near}`"
+    return (
+        f"{command} tries and proves it" if edit else f"{command} tries edits, and shows one that it proved"
+    )
 
 
 def _edit(conflict: Conflict) -> str:
+    if conflict.rule in _PARAMETERS or (conflict.saved is not None and conflict.saved.leaf):
+        return _moved(conflict) or derived.copied_save(conflict)
+    if conflict.kind == "silent":
+        return ""
+    if derived.owned(conflict):
+        try:
+            edit = _rewritten(conflict)
+        except ImportError:
+            edit = _plain_edit(conflict)
+        if edit:
+            return edit
+    return derived.flag(conflict) or derived.copied_argument(conflict) or derived.copied_save(conflict)
+
+
+def _candidates(conflict: Conflict) -> tuple[Project, list[Candidate]]:
     from gradmend.fix.rewrites import propose
     from gradmend.fix.source.candidate import Project
     from gradmend.fix.source.facts import from_json
@@ -66,37 +91,54 @@ def _edit(conflict: Conflict) -> str:
     facts = from_json(conflict.as_json())
     texts = {file: "".join(linecache.getlines(file)) for file in facts.files}
     project = Project({file: text for file, text in texts.items() if text})
-    kinds = _kinds(conflict)
-    lines = {(p.file, p.line) for e in (*facts.writes[:1], facts.saved) if e is not None for p in e.chain}
-    lines |= {(p.file, p.line) for p in facts.backward}
-    for candidate in propose(project, facts):
-        if candidate.kind == "move" and "move" in kinds:
-            return candidate.title
-        if candidate.kind in kinds:
-            told = _told(candidate, project, lines)
+    return project, propose(project, facts)
+
+
+def _rewritten(conflict: Conflict) -> str:
+    """The rewriter's first candidate of those that change the writing statement alone."""
+    frame = conflict.writes[0].site.user
+    lines = statement_lines(frame) if frame is not None else None
+    if frame is None or lines is None:
+        return ""
+    narrow = conflict.writes[0].tensor.dtype in _NARROW
+    project, found = _candidates(conflict)
+    for candidate in found:
+        if candidate.kind in _AT_THE_WRITE and not (narrow and candidate.kind == "rebind"):
+            told = _told(candidate, project, frame.file, lines)
             if told:
                 return told
     return ""
 
 
-def _kinds(conflict: Conflict) -> frozenset[str]:
-    save, write = conflict.saved, conflict.writes[0]
-    if conflict.rule in _PARAMETERS or (save is not None and save.leaf):
-        return _UPDATE
-    names = save.tensor.name if save else None, write.tensor.name
-    if save is not None and None not in names and root(str(names[0])) != root(str(names[1])):
-        return _AT_THE_SAVE  # another name of the same memory: a new tensor under one would leave the other behind
-    return _AT_THE_WRITE | _AT_THE_SAVE
-
-
-def _told(candidate: Candidate, project: Project, lines: set[tuple[str, int]]) -> str:
-    """The candidate as one line, if it touches the story's lines and is short enough for that."""
-    (file, new), *others = candidate.sources.items()
-    if others:
+def _moved(conflict: Conflict) -> str:
+    """An update that reads no gradient, and nothing but idle lines between it and the backward() that it moves below."""
+    write, at = conflict.writes[0], conflict.backward
+    if at is None or stepper(write) is not None or not write.site.users:
         return ""
-    old_lines, new_lines = project.sources[file].splitlines(), new.splitlines()
+    source = parse(at.file)
+    _, found = _candidates(conflict)
+    for candidate in found if source is not None else ():
+        match = _MOVE.fullmatch(candidate.title)
+        if match is None or source is None or int(match[2]) != at.line:
+            continue
+        unit = next(
+            (n for n in ast.walk(source.tree) if isinstance(n, ast.stmt) and n.lineno == int(match[1])), None
+        )
+        if unit is None or unit.end_lineno is None or list(candidate.sources) != [at.file]:
+            continue
+        between = [line.strip() for line in source.lines[unit.end_lineno : at.line - 1]]
+        idle = all(not line or any(word in line for word in _IDLE) for line in between)
+        if idle and "grad" not in ast.unparse(unit).replace("no_grad", ""):
+            return candidate.title
+    return ""
+
+
+def _told(candidate: Candidate, project: Project, file: str, lines: tuple[int, int]) -> str:
+    """The candidate as one line, if it changes only these lines and is short enough for that."""
+    if list(candidate.sources) != [file]:
+        return ""
+    old_lines, new_lines = project.sources[file].splitlines(), candidate.sources[file].splitlines()
     told: list[str] = []
-    touches = False
     changes = [
         op
         for op in SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes()
@@ -106,26 +148,21 @@ def _told(candidate: Candidate, project: Project, lines: set[tuple[str, int]]) -
         return ""
     for kind, i, j, a, b in changes:
         texts = [f"`{line.strip()}`" for line in new_lines[a:b]]
-        if any(len(t) > _LONGEST for t in texts):
+        if any(len(t) > _LONGEST for t in texts) or not lines[0] <= i + 1 <= lines[1]:
             return ""
-        touches = touches or any((file, n) in lines for n in range(i + 1, max(j, i + 1) + 1))
         if kind == "insert" and b - a <= 2:
-            told.append(
-                f"put {' and '.join(texts)} before line {i + 1}" if i < len(old_lines) else f"add {texts[0]}"
-            )
+            told.append(f"put {' and '.join(texts)} before line {i + 1}")
         elif kind == "replace" and j - i == b - a <= 2:
             told += [f"write line {n} as {text}" for n, text in enumerate(texts, i + 1)]
         else:
             return ""
-    return "; ".join(told) if touches else ""
+    return "; ".join(told)
 
 
 def _plain_edit(conflict: Conflict) -> str:
     """Without the rewriter: `y += 1` and its like, by Python's own parser."""
     from gradmend.story.failures.scene import Scene
 
-    save, write = conflict.saved, conflict.writes[0]
-    same = save is not None and save.tensor.name == write.tensor.name and not save.leaf
-    rebound = Scene(write.site).rebound if same else None
-    frame = write.site.user
+    write = conflict.writes[0]
+    rebound, frame = Scene(write.site).rebound, write.site.user
     return f"write line {frame.line} as `{rebound}`" if rebound and frame is not None else ""

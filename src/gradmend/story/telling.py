@@ -136,10 +136,11 @@ def _with_others(first: Conflict, others: Sequence[Conflict]) -> Conflict:
 
 
 def _helps(conflict: Conflict, healed: bool) -> tuple[str, ...]:
-    proves = prover() if conflict.edit else ""
+    proves = prover(bool(conflict.edit)) if conflict.writes or conflict.edit else ""
     if healed:
         return tuple(filter(None, (conflict.edit, proves)))
-    return (conflict.edit, proves, *conflict.help[1:]) if proves else conflict.help
+    first, rest = conflict.help[:-1], conflict.help[-1:]
+    return tuple(filter(None, (*first, proves, *rest)))
 
 
 def _chain(conflict: Conflict) -> str | None:

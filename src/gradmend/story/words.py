@@ -164,7 +164,8 @@ WITHOUT_EDIT: dict[str, str] = {
     "GM104": "call step() after the last backward() that needs these parameters",
     "GM105": "do the update after the last backward() that needs these parameters",
     "GM110": "find the write between the save and backward(); under torch.compile or jit, try the code in eager mode",
-    "GM202": "copy at the border: tensor.clone(), or array.copy() before torch.from_numpy",
+    "GM202": "if only the array should change, copy it at the border: `.numpy().copy()`, `torch.from_numpy(a.copy())`; if the "
+    "tensor should, change it by an op that returns a new tensor",
     "GM203": "call step() after the last backward() that needs these parameters",
     "GM204": "assign new data after backward()",
     "GM205": "keep it with ctx.save_for_backward, and write out of place",
