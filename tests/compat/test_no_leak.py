@@ -24,7 +24,6 @@ def _sizes():
     return {
         "timelines": len(timelines),
         "live": sum(len(t.live) for t in timelines),
-        "fresh": sum(len(t.fresh) for t in timelines),
         "writes": sum(len(t.log) for t in timelines),
         "dead": len(LEDGER.dead),
         "bytes": LEDGER.kept_bytes(),

@@ -38,17 +38,17 @@ def tell(name: str, *facts: Any) -> None:
         getattr(loading.edge, name)(*facts)
 
 
-def _grid(t: torch.Tensor) -> Grid | None:
+def grid(t: torch.Tensor) -> Grid | None:
     """Where the elements of a tensor lie; None where that takes more than four numbers."""
     if type(t) not in PLAIN or t.is_nested:
         return None
     return _offset(t), t.dtype, t.shape, _stride(t)
 
 
-def _grid_at(t: torch.Tensor, key: Any) -> Grid | None:
+def grid_at(t: torch.Tensor, key: Any) -> Grid | None:
     """The same of `t[key]`, for an index of numbers and slices."""
     try:
-        return _grid(_view_of(_detach(t), key))
+        return grid(_view_of(_detach(t), key))
     except (IndexError, TypeError, RuntimeError, ValueError):
         return None  # PyTorch will say what is wrong with the key
 
@@ -101,8 +101,6 @@ tell(
     _Memory.nbytes,
 )
 
-grid = chosen("grid", _grid)
-grid_at = chosen("grid_at", _grid_at)
 place = chosen("place", _place)
 places = chosen("places", _places)
 copy_out = chosen("copy_out", _copy_out)

@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from gradmend.capture.graph import calls, engine_threads
+from gradmend.capture.graph.calls import visit
 from gradmend.capture.hooks import optimizer_steps
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
@@ -30,6 +31,7 @@ _asleep = optimizer_steps.asleep
 _running = calls.running
 _scopes = scopes.local
 _STRIDED = torch.strided
+_ledger = LEDGER  # compiled, its calls are C's own
 
 
 class _Local(threading.local):
@@ -42,17 +44,16 @@ _local = _Local()
 
 
 def _pack(t: torch.Tensor) -> Any:
-    opened = _scopes.scopes or scopes.opened()
+    own = _scopes.scopes
+    opened = own or scopes.opened()
     if not opened:
         return t.detach()
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         optimizer_steps.wake()
-    raw = raw_here() if _scopes.scopes else calls.where()
-    return (
-        LEDGER.save(t, opened[-1], raw)
-        if type(t) in PLAIN and t.layout is _STRIDED
-        else _save(t, opened[-1], raw)
-    )
+    raw = raw_here() if own else calls.where()
+    if type(t) in PLAIN and t.layout is _STRIDED:
+        return _ledger.save(t, opened[-1], raw)
+    return _save(t, opened[-1], raw)
 
 
 def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Save | Pieces:
@@ -61,14 +62,15 @@ def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Save | Pieces:
 
 def _unpack(packed: Any) -> torch.Tensor:
     if type(packed) is Save:
+        save: Save = packed
         if _running:
-            calls.visit(packed.number, packed.raw)
-        return LEDGER.ask(packed)
+            visit(save.number, save.raw)
+        return _ledger.ask(save)
     if isinstance(packed, _Tensor):
         return packed
     if _running:
-        calls.visit(packed.number, packed.raw)
-    return packed.ask() if type(packed) is Pieces else LEDGER.ask(packed)
+        visit(packed.number, packed.raw)
+    return packed.ask() if type(packed) is Pieces else _ledger.ask(packed)
 
 
 _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack

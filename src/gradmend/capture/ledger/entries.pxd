@@ -1,10 +1,12 @@
 cimport cython
+from gradmend.capture.ledger.scopes cimport Scope
 from gradmend.capture.memory.layouts cimport Layout, LayoutIndex, layout_of
 from gradmend.capture.memory.undo cimport Record, UndoLog
 
 cdef class Save:
     cdef object __weakref__
-    cdef public object handle, raw, scope, original, print, escape
+    cdef public object handle, raw, original, print, escape, key
+    cdef public Scope scope
     cdef public long long version, tick, number, standing
     cdef public Timeline timeline
     cdef public Layout layout
@@ -33,12 +35,14 @@ cdef class Counter:
 cdef class Roll:
     cdef dict _refs
     cpdef list living(self)
+    cpdef list unsettled(self)
     cpdef add(self, Save save)
     cpdef drop(self, Save save)
 
 cdef class Timeline:
     cdef readonly object ledger, key
-    cdef readonly Roll live, fresh
+    cdef readonly Roll live
+    cdef readonly bint settled
     cdef readonly LayoutIndex index
     cdef readonly UndoLog undo
     cdef public list counters, log, gone
@@ -48,7 +52,7 @@ cdef class Timeline:
     cpdef settle(self)
     @cython.locals(counter=Counter)
     cpdef Counter _counter_of(self, Save save)
-    cpdef Py_ssize_t living(self)
+    cpdef Record exact(self, Save save)
     cpdef wrote(self, Write write)
     @cython.locals(waiting=Py_ssize_t)
     cpdef died(self, Layout layout)

@@ -42,7 +42,7 @@ class Save:
     """
 
     __slots__ = (
-        "__weakref__", "counter", "escape", "handle", "layout", "number", "original", "print", "raw", "roll", "scope",
+        "__weakref__", "counter", "escape", "handle", "key", "layout", "number", "original", "print", "raw", "roll", "scope",
         "standing", "swaps", "tick", "timeline", "unchecked", "version",
     )  # fmt: skip
 
@@ -53,6 +53,7 @@ class Save:
         self.raw = raw
         self.scope = scope
         self.number = 0  # of the newest node when it was made
+        self.key = 0  # of its storage
         self.timeline: Timeline | None = None
         self.layout: Layout | None = None
         self.original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
@@ -178,6 +179,18 @@ class Roll:
     def living(self) -> list[Save]:
         return [save for ref in list(self._refs.values()) if (save := ref()) is not None]
 
+    def unsettled(self) -> list[Save]:
+        """The last ones, down to one that has a layout; the oldest first."""
+        found: list[Save] = []
+        for ref in reversed(list(self._refs.values())):
+            save = ref()
+            if save is not None:
+                if save.layout is not None:
+                    break
+                found.append(save)
+        found.reverse()
+        return found
+
     def add(self, save: Save) -> None:
         """Put a Save at its end, and take it off the roll where it was."""
         if save.roll is not None:
@@ -209,13 +222,14 @@ class Timeline:
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
     __slots__ = (
-        "counters", "deaths", "fresh", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "undo",
+        "counters", "deaths", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "settled", "undo",
     )  # fmt: skip
 
     def __init__(self, key: int, ledger: Ledger) -> None:
         self.key = key
         self.ledger = ledger
-        self.live, self.fresh = Roll(), Roll()  # fresh: not yet indexed, as most storages are never written
+        self.live = Roll()
+        self.settled = True  # else some are not indexed yet: most storages are never written
         self.index = _NO_INDEX
         self.counters: list[Counter] = []
         self.undo: UndoLog = _NO_UNDO
@@ -227,7 +241,8 @@ class Timeline:
 
     def enter(self, save: Save) -> None:
         save.timeline = self
-        self.fresh.add(save)
+        self.live.add(save)
+        self.settled = False
         if save.tick > self.newest:
             self.newest = save.tick
 
@@ -237,14 +252,13 @@ class Timeline:
             self.index, self.undo = LayoutIndex(), UndoLog()
         while self.gone:
             self.index.remove(self.gone.pop())
-        if len(self.fresh) == 0:
+        if self.settled:
             return
-        for save in self.fresh.living():
-            if save.layout is None:
-                save.layout = layout_of(save.handle)
-                self.index.add(save.layout)
+        for save in self.live.unsettled():
+            save.layout = layout_of(save.handle)
+            self.index.add(save.layout)
             save.settle(self._counter_of(save))
-            self.live.add(save)
+        self.settled = True
 
     def _counter_of(self, save: Save) -> Counter:
         base = None if save.original is None else save.original()
@@ -265,11 +279,20 @@ class Timeline:
             counter.base = _ref(base)
         return counter
 
-    def living(self) -> int:
-        return len(self.live) + len(self.fresh)
-
     def saves(self) -> list[Save]:
-        return [*self.live, *self.fresh]
+        return self.live.living()
+
+    def exact(self, save: Save) -> Record | None:
+        """The one Record that holds the whole saved value, where that is so plain that a look tells."""
+        layout = save.layout
+        if layout is None or (layout.complex and save.handle.is_conj()) or save.handle.is_neg():
+            return None
+        lock = self.ledger.lock
+        lock.acquire()
+        try:
+            return self.undo.exact(layout, save.tick)
+        finally:
+            lock.release()
 
     def wrote(self, write: Write) -> None:
         self.last = write.tick
@@ -283,7 +306,7 @@ class Timeline:
         dead.append((self, layout))
         # A storage that was written has memory waiting to be freed; else the next Write tidies up.
         waiting = len(dead)
-        hurry = len(self.counters) > 0 and (waiting > _MOST_WAITING or waiting >= self.living())
+        hurry = len(self.counters) > 0 and (waiting > _MOST_WAITING or waiting >= len(self.live))
         if hurry or waiting > _MOST_DEAD:
             self.ledger.bury()
 
@@ -292,7 +315,7 @@ class Timeline:
         if layout is not None:
             self.gone.append(layout)
         self.deaths += 1
-        living = self.living()
+        living = len(self.live)
         if living and self.deaths > 16 + 2 * living and self.undo.large():
             self.tidy()
 

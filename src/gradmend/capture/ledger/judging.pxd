@@ -1,5 +1,6 @@
 cimport cython
-from gradmend.capture.ledger.entries cimport Save, Write
+from gradmend.capture.ledger.entries cimport Save, Timeline, Write
+from gradmend.capture.ledger.scopes cimport Scope
 from gradmend.capture.memory.undo cimport Record
 
 cdef class _Last:
@@ -9,5 +10,5 @@ cdef class _Last:
 cdef _Last _last
 
 cpdef bint counted(tallies, Save save, Write write)
-@cython.locals(record=Record)
+@cython.locals(record=Record, scope=Scope, timeline=Timeline)
 cpdef judge(ledger, Save save, packed=*)

@@ -66,9 +66,10 @@ def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
     scope = save.scope
     if scope.plain:
         return _as_pytorch(save)
-    known = bool(scope.healed) and save.print is None and not save.uncredited()
+    timeline = save.timeline
+    known = bool(scope.healed) and timeline is not None and save.print is None and not save.uncredited()
     if known:
-        record = ledger.exact(save)
+        record = timeline.exact(save)
         if record is not None and counted(scope.healed, save, record.write):
             return record.whole(handle)  # one more of a kind that was judged in full before, and is healed
     value = ledger.value(save)

@@ -1,14 +1,17 @@
 cimport cython
 from gradmend.capture.ledger.entries cimport Counter, Roll, Save, Timeline, Write
+from gradmend.capture.ledger.judging cimport judge
 from gradmend.capture.ledger.keeping cimport keep
-from gradmend.capture.memory.layouts cimport Layout, layout_of
+from gradmend.capture.ledger.scopes cimport Scope
+from gradmend.capture.memory.layouts cimport Layout, has_values, layout_of
 
 cdef class Ledger:
     cdef readonly dict timelines
     cdef readonly Roll fresh
     cdef readonly set awake
     cdef readonly list dead
-    cdef object _clock, _lock
+    cdef readonly object lock
+    cdef object _clock
     cdef public bint budgets
     cdef long long _busy
     @cython.locals(save=Save, timeline=Timeline)
@@ -16,7 +19,8 @@ cdef class Ledger:
     @cython.locals(timeline=Timeline)
     cpdef bury(self)
     @cython.locals(save=Save)
-    cpdef Save save(self, t, scope, raw, kind=*)
+    cpdef Save save(self, t, Scope scope, raw, kind=*)
+    @cython.locals(timeline=Timeline)
     cpdef list before(self, op, targets, elements=*, how=*, bint aliased=*, Layout region=*)
     cpdef tuple _timeline_of(self, t, bint create=*)
     @cython.locals(write=Write, layout=Layout)

@@ -22,7 +22,7 @@ from gradmend.capture.ledger.judging import judge
 from gradmend.capture.ledger.keeping import keep
 from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of
-from gradmend.capture.memory.undo import Elements, Record
+from gradmend.capture.memory.undo import Elements
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.errors import BudgetError
 
@@ -54,9 +54,7 @@ def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
 
 def _is_hollow(t: torch.Tensor, storage: torch.UntypedStorage) -> bool:
     """Of a class that keeps its values elsewhere: it has a size, and no memory."""
-    if type(t) in PLAIN or storage.device.type == "meta":
-        return False
-    return storage.nbytes() > 0 and storage.data_ptr() == 0
+    return storage.device.type != "meta" and storage.nbytes() > 0 and storage.data_ptr() == 0
 
 
 def _unseen(t: torch.Tensor) -> torch.Tensor:
@@ -68,7 +66,7 @@ def _unseen(t: torch.Tensor) -> torch.Tensor:
 @cython.no_gc
 @cython.cclass
 class Ledger:
-    __slots__ = ("_busy", "_clock", "_lock", "awake", "budgets", "dead", "fresh", "timelines")
+    __slots__ = ("_busy", "_clock", "awake", "budgets", "dead", "fresh", "lock", "timelines")
 
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
@@ -77,7 +75,7 @@ class Ledger:
         self.dead: list[tuple[Timeline, Layout | None]] = []
         self._clock = count(1)
         self.budgets = False  # whether any heal() has one
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._busy = 0  # a Save that dies must wait to be buried
 
     def tick(self) -> int:
@@ -93,8 +91,9 @@ class Ledger:
         try:
             storage = _storage_of(t)
             foreign = not storage.resizable()
-            if _is_hollow(t, storage):
+            if type(t) not in PLAIN and _is_hollow(t, storage):
                 return save
+            save.key = storage._cdata
         except RuntimeError:
             return save  # wrapped: PyTorch's counter is all there is to go by
         self.fresh.add(save)
@@ -112,14 +111,16 @@ class Ledger:
 
     def settle(self) -> None:
         """Enter the Saves made since the last Write into the timelines of their storages."""
-        with self._lock:
+        with self.lock:
             timelines = self.timelines
             for save in self.fresh.living():
                 if save.handle.is_nested:  # no region of its own: PyTorch's counter is all there is to go by
                     self.fresh.drop(save)
                     continue
-                key = _storage_of(save.handle)._cdata
-                (timelines.get(key) or self._timeline(key)).enter(save)
+                timeline = timelines.get(save.key)
+                if timeline is None:
+                    timeline = self._timeline(save.key)
+                timeline.enter(save)
             if not timelines:
                 self._doze()
 
@@ -130,20 +131,20 @@ class Ledger:
 
     def bury(self) -> None:
         """Take dead Saves out. May run in a destructor, so it never waits nor re-enters."""
-        if self._busy or not self._lock.acquire(blocking=False):
+        if self._busy or not self.lock.acquire(False):
             return
         self._busy += 1
         try:
             while self.dead:
                 timeline, layout = self.dead.pop()
                 timeline.forget(layout)
-                if not timeline.living() and self.timelines.get(timeline.key) is timeline:
+                if not len(timeline.live) and self.timelines.get(timeline.key) is timeline:
                     del self.timelines[timeline.key]
             if not self.timelines and not len(self.fresh):
                 self._doze()
         finally:
             self._busy -= 1
-            self._lock.release()
+            self.lock.release()
 
     # ----------------------------------------------------------------- Writes
 
@@ -174,21 +175,21 @@ class Ledger:
                 if token is None:
                     token = []
                     raw = raw_here()
-                with self._lock:
-                    self._busy += 1
-                    try:
-                        token.append(
-                            self._enter(found[0], found[1], t, op, raw, elements, how, aliased, region)
-                        )
-                    finally:
-                        self._busy -= 1
+                timeline, shift = found
+                self.lock.acquire()
+                self._busy += 1
+                try:
+                    token.append(self._enter(timeline, shift, t, op, raw, elements, how, aliased, region))
+                finally:
+                    self._busy -= 1
+                    self.lock.release()
         return token
 
     def _timeline_of(self, t: torch.Tensor, create: bool = False) -> tuple[Timeline, int] | None:
         try:
             storage = _storage_of(t)
             key = storage._cdata
-            if _is_hollow(t, storage):
+            if type(t) not in PLAIN and _is_hollow(t, storage):
                 return None
         except (RuntimeError, AttributeError, TypeError, ValueError):
             return None
@@ -261,20 +262,20 @@ class Ledger:
         """The Write has happened: credit the steps of the counters to it."""
         if len(self.fresh):
             self.settle()
-        with self._lock:
+        with self.lock:
             for timeline, write, before in token:
                 for counter, version in zip(timeline.counters, before, strict=False):
                     if counter.credit(version):
                         write.moved = True
-                if len(timeline.fresh):
+                if not timeline.settled:
                     self._reorder(timeline, write)
                 timeline.wrote(write)
-                if not timeline.living():
+                if not len(timeline.live):
                     self.timelines.pop(timeline.key, None)
 
     def _reorder(self, timeline: Timeline, write: Write) -> None:
         """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write."""
-        born = [e for e in timeline.fresh if e.tick > write.tick and e.moved()]
+        born = [e for e in timeline.live.unsettled() if e.tick > write.tick and e.moved()]
         if not born:
             return
         timeline.settle()
@@ -289,7 +290,7 @@ class Ledger:
         found = self._timeline_of(t) if steps else None
         if found is None:
             return
-        with self._lock:
+        with self.lock:
             for counter in found[0].counters:
                 if counter.carried_by(t):
                     counter.credited -= steps
@@ -359,14 +360,6 @@ class Ledger:
         value = judge(self, save, packed)
         return value if has_values(handle) else handle  # a dry run has no old values, and needs none
 
-    def exact(self, save: Save) -> Record | None:
-        """The one Record that holds the whole saved value, where that is so plain that a look tells."""
-        timeline, layout, handle = save.timeline, save.layout, save.handle
-        if timeline is None or layout is None or handle.is_neg() or handle.is_conj():
-            return None
-        with self._lock:
-            return timeline.undo.exact(layout, save.tick)
-
     def value(self, save: Save, tick: int | None = None) -> torch.Tensor | None:
         """The saved bytes as they were at the Save, or at `tick`, only to be read; None when no kept Write touched them."""
         timeline = save.timeline
@@ -375,7 +368,7 @@ class Ledger:
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self.value(save, tick)
-        with self._lock:
+        with self.lock:
             if save.layout is None:
                 timeline.settle()
             assert save.layout is not None

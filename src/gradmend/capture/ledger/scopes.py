@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Literal
 from gradmend.capture.graph import engine_threads
 from gradmend.capture.sites import Raw
 
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
+
 if TYPE_CHECKING:
     from gradmend.capture.graph.calls import BackwardCall, Roots
     from gradmend.capture.ledger.findings import Finding
@@ -24,6 +29,7 @@ Tally = list[int]  # of a conflict: its place in the Session, how often it came,
 Tallies = dict[tuple[Raw, Raw], Tally]  # by the lines of the Save and of the Write
 
 
+@cython.cclass
 class Scope:
     def __init__(
         self,
@@ -37,6 +43,7 @@ class Scope:
         refused: Callable[[RuntimeError, Raw], None] | None = None,
     ) -> None:
         self.policy = policy
+        self.plain = policy == "plain"
         self.tell = tell
         # Those that are healed already, and those that PyTorch refuses and that are right; None: tell each.
         self.healed = healed
@@ -51,19 +58,15 @@ class Scope:
     def retain(self) -> bool:
         return self.again is not None and not self.plain
 
-    @property
-    def plain(self) -> bool:
-        return self.policy == "plain"
-
     @contextmanager
     def as_pytorch(self) -> Iterator[None]:
         """As PyTorch itself would do it: the audit's first pass runs so."""
-        was = self.policy, self.healed, self.spared
-        self.policy, self.healed, self.spared = "plain", None, None
+        was = self.policy, self.plain, self.healed, self.spared
+        self.policy, self.plain, self.healed, self.spared = "plain", True, None, None
         try:
             yield
         finally:
-            self.policy, self.healed, self.spared = was
+            self.policy, self.plain, self.healed, self.spared = was
 
 
 class _Local(threading.local):

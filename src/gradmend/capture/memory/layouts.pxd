@@ -1,6 +1,6 @@
 cdef class Layout:
     cdef readonly long long lo, hi, offset
-    cdef readonly bint dense
+    cdef readonly bint dense, complex
     cdef readonly object shape, strides, dtype
     cdef Py_hash_t _hash
     cpdef bint _same(self, Layout other)
@@ -17,5 +17,5 @@ cdef class LayoutIndex:
 
 cpdef Layout layout_of(object t)
 cpdef Layout layout_at(object t, object key)
-cdef Layout _of_grid(tuple grid)
+cpdef bint has_values(object t) except -1
 cpdef bint overlap(Layout a, Layout b)

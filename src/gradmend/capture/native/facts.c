@@ -101,16 +101,48 @@ tuple_of(const long long *numbers, int n)
     return made;
 }
 
+/* What was made of the grids met lately: what is saved is often what is written next. */
+enum { FEW_DIMS = 5, KEPT = 4096 /* a power of two */ };
+static struct {
+    PyObject *made, *dtype; /* the dtype is borrowed */
+    long long numbers[2 * FEW_DIMS + 2];
+} lately[KEPT];
+static PyObject *make; /* (offset, dtype, shape, strides) -> what Python calls it */
+
+static PyObject *
+make_of(const Grid *grid, PyObject *dtype)
+{
+    PyObject *shape = tuple_of(grid->sizes, grid->dims), *strides = shape == NULL ? NULL : tuple_of(grid->steps, grid->dims);
+    PyObject *made = strides == NULL ? NULL : PyObject_CallFunction(make, "LOOO", grid->offset, dtype, shape, strides);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return made;
+}
+
 static PyObject *
 told(const Grid *grid, PyObject *dtype)
 {
-    PyObject *shape = tuple_of(grid->sizes, grid->dims), *strides = shape == NULL ? NULL : tuple_of(grid->steps, grid->dims);
-    PyObject *offset = strides == NULL ? NULL : PyLong_FromLongLong(grid->offset);
-    PyObject *all = offset == NULL ? NULL : PyTuple_Pack(4, offset, dtype, shape, strides);
-    Py_XDECREF(offset);
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    return all;
+    if (grid->dims > FEW_DIMS) {
+        return make_of(grid, dtype);
+    }
+    long long numbers[2 * FEW_DIMS + 2] = {grid->dims, grid->offset};
+    memcpy(numbers + 2, grid->sizes, (size_t)grid->dims * sizeof(*numbers));
+    memcpy(numbers + 2 + FEW_DIMS, grid->steps, (size_t)grid->dims * sizeof(*numbers));
+    uint64_t hash = (uint64_t)(uintptr_t)dtype >> 4;
+    for (int i = 0; i < grid->dims; i++) {
+        hash = (hash ^ (uint64_t)grid->sizes[i] << 32 ^ (uint64_t)grid->steps[i]) * 0x9E3779B97F4A7C15ull;
+    }
+    size_t at = (size_t)((hash ^ (uint64_t)grid->offset) * 0x9E3779B97F4A7C15ull >> 52) & (KEPT - 1);
+    if (lately[at].made != NULL && lately[at].dtype == dtype && memcmp(lately[at].numbers, numbers, sizeof(numbers)) == 0) {
+        return Py_NewRef(lately[at].made);
+    }
+    PyObject *made = make_of(grid, dtype);
+    if (made != NULL) {
+        lately[at].dtype = dtype;
+        memcpy(lately[at].numbers, numbers, sizeof(numbers));
+        Py_XSETREF(lately[at].made, Py_NewRef(made));
+    }
+    return made;
 }
 
 /* 1; 0 where Python must ask; -1 on an error. The dtype is borrowed. */
@@ -131,7 +163,7 @@ grid_of(PyObject *tensor, Grid *grid, PyObject **dtype)
 }
 
 PyObject *
-grid(PyObject *Py_UNUSED(module), PyObject *tensor)
+layout_of(PyObject *Py_UNUSED(module), PyObject *tensor)
 {
     Grid found;
     PyObject *dtype;
@@ -224,12 +256,12 @@ narrow(Grid *grid, PyObject *key)
 }
 
 PyObject *
-grid_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+layout_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     Grid found;
     PyObject *dtype;
     if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "grid_at(tensor, key)");
+        PyErr_SetString(PyExc_TypeError, "layout_at(tensor, key)");
         return NULL;
     }
     int done = grid_of(args[0], &found, &dtype);
@@ -272,4 +304,11 @@ know_facts(PyObject *Py_UNUSED(module), PyObject *args)
         }
     }
     return PyBool_FromLong(exchange != NULL);
+}
+
+PyObject *
+know_layouts(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    Py_XSETREF(make, Py_NewRef(callable));
+    Py_RETURN_NONE;
 }

@@ -29,6 +29,7 @@ EDGE = "gradmend.capture.native._edge"
 HOT = (
     "memory.layouts",
     "memory.undo",
+    "ledger.scopes",
     "ledger.entries",
     "ledger.findings",
     "ledger.keeping",

@@ -3,8 +3,9 @@
 static PyMethodDef methods[] = {
     {"raw_here", raw_here, METH_NOARGS, "The call chain above, ours left out, as a flat tuple (code, lasti, ...)."},
     {"know_codes", know_codes, METH_VARARGS, "Who owns a code object, and how far to walk."},
-    {"grid", grid, METH_O, "(offset, dtype, shape, strides) of a tensor; None where Python must ask."},
-    {"grid_at", (PyCFunction)(void (*)(void))grid_at, METH_FASTCALL, "The same of tensor[key]."},
+    {"layout_of", layout_of, METH_O, "What was made of a tensor's (offset, dtype, shape, strides); None: Python must ask."},
+    {"layout_at", (PyCFunction)(void (*)(void))layout_at, METH_FASTCALL, "The same of tensor[key]."},
+    {"know_layouts", know_layouts, METH_O, "What makes it, at the first time."},
     {"know_facts", know_facts, METH_VARARGS, "By which means a tensor is asked."},
     {"place", place, METH_O, "(address, bytes, None, version) of a tensor without gaps; None for any other."},
     {"places", places, METH_O, "The same of all in a list that have a gradient; None where one has gaps."},

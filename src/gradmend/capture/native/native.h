@@ -87,8 +87,9 @@ int facts_of(PyObject *tensor, DLTensor *facts); /* 0 where torch or the tensor 
 int readable(const DLTensor *facts);             /* whether its memory can be read from here */
 long long item_of(const DLTensor *facts);
 int in_a_row(const DLTensor *facts, long long *count); /* whether its elements lie so, and how many they are */
-PyObject *grid(PyObject *module, PyObject *tensor);
-PyObject *grid_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *layout_of(PyObject *module, PyObject *tensor);
+PyObject *know_layouts(PyObject *module, PyObject *callable);
+PyObject *layout_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *know_facts(PyObject *module, PyObject *args);
 
 /* memory.c: its bytes */

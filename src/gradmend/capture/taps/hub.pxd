@@ -2,6 +2,8 @@ cimport cython
 from gradmend.capture.ledger.ledger cimport Ledger
 from gradmend.capture.memory.layouts cimport Layout, layout_at
 
+cdef Ledger _ledger
+
 cdef class Pending:
     cdef object op, targets, how
     cdef list token

@@ -19,6 +19,9 @@ except ImportError:
     from gradmend.capture.native import uncompiled as cython
 
 LEDGER = Ledger()
+_ledger = LEDGER  # compiled, its calls are C's own
+_edits = live_edits.state
+_grad_mode = torch.is_grad_enabled
 
 # The flight recorder's ear, when installed: (op, targets, how) -> None, called after the write.
 Listener = Callable[[str, Sequence[torch.Tensor], str], None]
@@ -102,17 +105,17 @@ def _before(
 ) -> Pending | None:
     token: Token | None = None
     saves = "saves" in awake
-    if not saves and not live_edits.state.on:  # nobody but the recorder
+    if not saves and not _edits.on:  # nobody but the recorder
         return Pending(op, targets, None, how) if "listeners" in awake else None
     # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
-    aliased = bool(args) and how == "data" and torch.is_grad_enabled() and _aliased(targets, args)
+    aliased = bool(args) and how == "data" and _grad_mode() and _aliased(targets, args)
     if saves or aliased:
         some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
-        token = LEDGER.before(op, targets, some, how, aliased)
+        token = _ledger.before(op, targets, some, how, aliased)
     edited = None
     # A collective is no op that autograd sees.
     alone = len(targets) == 1 and not op.startswith("dist.")
-    if live_edits.state.on and not (alone and live_edits.unconcerned(targets[0])):
+    if _edits.on and not (alone and live_edits.unconcerned(targets[0])):
         edited = live_edits.before(op, targets, how, args=args)
     if token is None and edited is None and "listeners" not in awake:
         return None
@@ -160,7 +163,7 @@ def _after(pending: Pending) -> None:
     if pending.edits is not None:
         live_edits.after(pending.edits)
     if pending.token is not None:
-        LEDGER.after(pending.token)
+        _ledger.after(pending.token)
     told(pending.op, pending.targets, pending.how)
 
 
@@ -217,8 +220,8 @@ def begin_item(t: torch.Tensor, key: Any) -> _Item:
         region = layout_at(t, key) if basic else None
         target = _part(t, key) if basic and region is None else t
         some = None if basic else elements.of_key(key)
-        token = LEDGER.before("__setitem__", (target,), some, "data", False, region)
-    return t, key, basic, token, _edited(t, key, basic) if live_edits.state.on else None
+        token = _ledger.before("__setitem__", (target,), some, "data", False, region)
+    return t, key, basic, token, _edited(t, key, basic) if _edits.on else None
 
 
 def end_item(begun: _Item) -> None:
@@ -226,7 +229,7 @@ def end_item(begun: _Item) -> None:
     if edited is not None:
         live_edits.after(edited)
     if token is not None:
-        LEDGER.after(token)
+        _ledger.after(token)
     if "listeners" in awake:
         told("__setitem__", (_part(t, key) if basic else t,), "data")
 

@@ -1,0 +1,1 @@
+cpdef visit(number, raw)

@@ -1,0 +1,3 @@
+cdef class Scope:
+    cdef public object policy, tell, budget, healed, spared, again, refused
+    cdef public bint paranoid, plain
