@@ -94,12 +94,11 @@ def main() -> int:
     for name, home in homes.items():
         found, lines, seconds = checked(home)
         errors = [f for f in found if f["severity"] == "error"]
-        judged = {k: verdicts.get(key(name, f, home)) for f in found for k in [key(name, f, home)]}
-        false = sum(bool((judged[key(name, f, home)] or "").startswith("false")) for f in errors)
+        false = sum((verdicts.get(key(f, home)) or "").startswith("false") for f in errors)
         rows.append(
             (name, version(home), lines, len(errors), false, len(found) - len(errors), lines / seconds)
         )
-        finds += [(name, f, home, judged[key(name, f, home)]) for f in found]
+        finds += [(f, f"{short(f, home)}:{f['line']}", verdicts.get(key(f, home))) for f in found]
         print(
             f"{name}: {lines} lines, {len(errors)} errors, {len(found) - len(errors)} warnings, {lines / seconds:.0f} lines/s",
             flush=True,
@@ -110,9 +109,14 @@ def main() -> int:
     return 0
 
 
-def key(name: str, finding: dict, home: Path) -> str:
-    file = Path(finding["file"]).resolve().relative_to(home.parent.resolve()).as_posix()
-    return f"{file}:{finding['line']} {finding['rule']}"
+def key(finding: dict, home: Path) -> str:
+    """By what the line says, not by its number: the next release of the library moves it."""
+    lines = Path(finding["file"]).read_text(encoding="utf-8", errors="replace").split("\n")
+    return f"{short(finding, home)} {finding['rule']}: {lines[finding['line'] - 1].strip()}"
+
+
+def short(finding: dict, home: Path) -> str:
+    return Path(finding["file"]).resolve().relative_to(home.parent.resolve()).as_posix()
 
 
 def page(rows: list[tuple], finds: list[tuple]) -> str:
@@ -134,8 +138,7 @@ def page(rows: list[tuple], finds: list[tuple]) -> str:
         f"| all | | {total[0]:,} | {total[1]} | {total[2]} | {total[3]} | {f'{total[0] // total[3]:,} lines' if total[3] else '-'} |"
     )
     lines += ["", "## Each finding", "", "| where | rule | severity | verdict |", "|---|---|---|---|"]
-    for name, finding, home, verdict in finds:
-        where = key(name, finding, home).rpartition(" ")[0]
+    for finding, where, verdict in finds:
         lines.append(f"| {where} | {finding['rule']} | {finding['severity']} | {verdict or 'not judged'} |")
     return "\n".join(lines) + "\n"
 

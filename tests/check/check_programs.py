@@ -1961,4 +1961,192 @@ G, D = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1
 train(G, D, optim.Adam(G.parameters()), optim.Adam(D.parameters()), nn.BCEWithLogitsLoss())
 """,
     ),
+    "dropout_flag_by_place": (
+        (12,),
+        False,
+        """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Att(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.qkv = nn.Linear(d, 3 * d)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        w = F.softmax(q @ k.transpose(-1, -2), -1)
+        w = F.dropout(w, 0.5, True, True)
+        return w @ v
+
+Att(4)(torch.randn(2, 3, 4)).sum().backward()
+""",
+    ),
+    "flow_coupling_halves": (
+        (12,),
+        False,
+        """\
+import torch
+from torch import nn
+
+class Coupling(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.s, self.t = nn.Linear(d // 2, d // 2), nn.Linear(d // 2, d // 2)
+        self.d = d
+    def forward(self, x):
+        a, b = x[:, : self.d // 2], x[:, self.d // 2 :]
+        s = torch.tanh(self.s(a))
+        b.mul_(s.exp()).add_(self.t(a))
+        return x, s.sum(-1)
+
+class Flow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pre = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList(Coupling(4) for _ in range(2))
+    def forward(self, x):
+        x = self.pre(x)
+        ld = 0
+        for b in self.blocks:
+            x, l = b(x)
+            ld = ld + l
+        return x, ld
+
+z, ld = Flow()(torch.randn(3, 4))
+(z.pow(2).sum() - ld.sum()).backward()
+""",
+    ),
+    "critic_step_before_actor": (
+        (24, 26),
+        False,
+        """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l1, self.l2 = nn.Linear(6, 16), nn.Linear(16, 1)
+    def forward(self, s, a):
+        return self.l2(F.relu(self.l1(torch.cat([s, a], 1))))
+
+class Agent:
+    def __init__(self):
+        self.actor = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2), nn.Tanh())
+        self.critic = Critic()
+        self.actor_opt = torch.optim.Adam(self.actor.parameters(), lr=1e-3)
+        self.critic_opt = torch.optim.Adam(self.critic.parameters(), lr=1e-3)
+    def learn(self, s, a, r, s2):
+        actor_loss = -self.critic(s, self.actor(s)).mean()
+        target = r + 0.9 * self.critic(s2, self.actor(s2)).detach()
+        critic_loss = F.mse_loss(self.critic(s, a), target)
+        self.critic_opt.zero_grad()
+        critic_loss.backward()
+        self.critic_opt.step()
+        self.actor_opt.zero_grad()
+        actor_loss.backward()
+        self.actor_opt.step()
+
+ag = Agent()
+for _ in range(2):
+    ag.learn(torch.randn(8, 4), torch.randn(8, 2), torch.randn(8, 1), torch.randn(8, 4))
+""",
+    ),
+    "state_on_the_module": (
+        (24,),
+        False,
+        """\
+import torch
+from torch import nn
+
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRUCell(3, 5)
+        self.out = nn.Linear(5, 1)
+        self.h = None
+    def reset(self):
+        self.h = torch.zeros(2, 5)
+    def forward(self, x):
+        if self.h is None:
+            self.reset()
+        self.h = self.rnn(x, self.h)
+        return self.out(self.h)
+
+net = Stateful()
+opt = torch.optim.RMSprop(net.parameters())
+def fit(loader):
+    for x, y in loader:
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+fit([(torch.randn(2, 3), torch.randn(2, 1)) for _ in range(3)])
+""",
+    ),
+    "state_on_the_module_detached": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn
+
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRUCell(3, 5)
+        self.out = nn.Linear(5, 1)
+        self.h = None
+    def reset(self):
+        self.h = torch.zeros(2, 5)
+    def forward(self, x):
+        if self.h is None:
+            self.reset()
+        self.h = self.rnn(x, self.h.detach())
+        return self.out(self.h)
+
+net = Stateful()
+opt = torch.optim.RMSprop(net.parameters())
+def fit(loader):
+    for x, y in loader:
+        loss = (net(x) - y).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+fit([(torch.randn(2, 3), torch.randn(2, 1)) for _ in range(3)])
+""",
+    ),
+    "penalty_and_frozen_critic": (
+        (),
+        False,
+        """\
+import torch
+from torch import nn
+
+D = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 1))
+G = nn.Sequential(nn.Linear(2, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
+od, og = torch.optim.Adam(D.parameters()), torch.optim.Adam(G.parameters())
+
+def penalty(real, fake):
+    a = torch.rand(real.size(0), 1)
+    x = (a * real + (1 - a) * fake).requires_grad_(True)
+    g, = torch.autograd.grad(D(x).sum(), x, create_graph=True)
+    return ((g.norm(2, 1) - 1) ** 2).mean()
+
+for i in range(4):
+    real = torch.randn(5, 4)
+    for p in D.parameters():
+        p.requires_grad = True
+    fake = G(torch.randn(5, 2)).detach()
+    loss = D(fake).mean() - D(real).mean() + 10 * penalty(real, fake)
+    od.zero_grad(); loss.backward(); od.step()
+    if i % 2:
+        for p in D.parameters():
+            p.requires_grad = False
+        gl = -D(G(torch.randn(5, 2))).mean()
+        og.zero_grad(); gl.backward(); og.step()
+""",
+    ),
 }

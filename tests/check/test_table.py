@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
 from gradmend.check import hover, table
+from gradmend.check.walk.flags import FUNCTIONS, MODULES
 
 UNARY = """
 abs acos asin atan ceil cos cosh erf erfinv exp exp2 expm1 floor lgamma log log10 log1p log2 neg reciprocal relu rsqrt sigmoid
@@ -78,3 +81,17 @@ def test_hover() -> None:
     assert "none of its tensors" in (hover.about("add") or "")
     assert hover.about("whatever") is None
     assert hover.word_at("y = torch.exp(x)", 12) == "exp"
+
+
+@pytest.mark.parametrize(("home", "told"), [(torch.nn.functional, FUNCTIONS), (torch.nn, MODULES)])
+def test_where_the_inplace_flag_stands(home: object, told: dict[str, int]) -> None:
+    places = {}
+    for name, value in vars(home).items():
+        if not name.startswith("_") and (inspect.isfunction(value) or inspect.isclass(value)):
+            try:
+                words = list(inspect.signature(value).parameters)
+            except ValueError:  # of C
+                continue
+            if "inplace" in words:
+                places[name] = words.index("inplace")
+    assert places == told

@@ -113,7 +113,7 @@ class Expressions:
             return self.walk.arrays.numpy_result()
         op = BINARY.get(type(node.op), "add")
         if is_sparse(left) or is_sparse(right):
-            self.walk.sparse.operator(op, left, right, node)
+            return self.walk.sparse.operator(op, left, right, node)
         return self.walk.tensors.apply(op, node, {"self": left, "other": right})
 
     def _unary(self, node: ast.UnaryOp) -> Value:

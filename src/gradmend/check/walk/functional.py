@@ -6,7 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check import table
-from gradmend.check.values import MAYBE, NO, NONE, YES, Const, Tensor, Value, unknown
+from gradmend.check.values import MAYBE, NO, NONE, YES, Const, Tensor, Value, is_const, unknown
+from gradmend.check.walk.flags import FUNCTIONS
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -54,6 +55,10 @@ class Functional:
 
     def _functional(self, last: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         inplace = keywords.get("inplace")
+        if inplace is None and len(args) > FUNCTIONS.get(last, len(args)):
+            inplace = args[FUNCTIONS[last]]
+        if "dropout" in last and is_const(args[2] if len(args) > 2 else keywords.get("training"), False):
+            inplace = None  # it hands on what it was given
         if (
             args
             and last in ("leaky_relu", "leaky_relu_")
@@ -63,7 +68,7 @@ class Functional:
         if args and inplace is not None and self.walk.questions.truthy(inplace) is True:
             return self.walk.writes.write(
                 args[0],
-                f"{last}_" if last != "dropout" else "mul_",
+                f"{last}_" if "dropout" not in last else "mul_",
                 node,
                 shown=f"{last}(inplace=True)",
                 flag=True,
@@ -87,9 +92,8 @@ class Functional:
             return self.walk.tensors.apply(
                 "conv2d", node, {"input": x, "weight": nth(1, "weight"), "bias": nth(2, "bias")}, shown=last
             )
-        if last in ("dropout", "dropout2d", "alpha_dropout", "feature_dropout"):
-            made = self.walk.tensors.apply("dropout", node, {"input": x}, shown=last)
-            return made
+        if "dropout" in last:
+            return self.walk.tensors.apply("dropout", node, {"input": x}, shown=last)
         if last == "one_hot":
             return self.walk.tensors.fresh(node)
         if last.endswith(("pool2d", "pool1d", "pool3d")):

@@ -23,6 +23,7 @@ from gradmend.check.values import (
     is_const,
     unknown,
 )
+from gradmend.check.walk.flags import MODULES
 from gradmend.check.walk.kinds import BATCH_NORM, CONTAINERS, CONV, LOSS, RECURRENT, SAME, WEIGHTED, snake
 from gradmend.check.walk.sparse import GRADIENT
 
@@ -56,12 +57,8 @@ class Modules:
         made.nn = made.nn or name
         made.site = made.site or self.walk.at(node)
         inplace = keywords.get("inplace")
-        if (
-            inplace is None
-            and name in ("ReLU", "ReLU6", "SiLU", "SELU", "Mish", "Hardswish", "Hardsigmoid")
-            and args
-        ):
-            inplace = args[0]
+        if inplace is None and len(args) > MODULES.get(name, len(args)):
+            inplace = args[MODULES[name]]
         if inplace is not None:
             made.attrs["inplace"] = inplace
         if name == "LeakyReLU":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Which argument of each constructor holds the values.
 _VALUES = {"sparse_coo_tensor": 1, "sparse_csr_tensor": 2, "sparse_csc_tensor": 2, "sparse_bsr_tensor": 2}
 CONSTRUCTORS = frozenset(_VALUES)
-_KEEP = frozenset({"detach", "clone", "to", "cuda", "cpu", "requires_grad_", "t", "transpose", "coalesce"})
+_KEEP = frozenset("detach clone to cuda cpu requires_grad_ t transpose coalesce neg scaled".split())
 _LARGE = 2**32  # entries of a dense matrix that no machine should be asked for in passing
 COO, COALESCED, CSR, VALUES, GRADIENT = "coo", "coalesced", "csr", "values", "gradient"
 LAYOUTS = (COO, COALESCED, CSR)
@@ -95,7 +95,15 @@ class Sparse:
             what = f"the gradient of this product is first made as a dense matrix of {rows} x {columns}"
             self._tell("GM307", node, what, "warning")
 
-    def operator(self, op: str, left: Value, right: Value, node: ast.AST) -> None:
+    def operator(self, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+        """What an operator makes of it: scaled by a number it stays sparse."""
+        self._refuse_operator(op, left, right, node)
+        made = self.walk.tensors.apply(op, node, {"self": left, "other": right})
+        owner = left if _layout(left) else right
+        scaled = (op == "mul" and _number(left)) or (op in ("mul", "div") and _number(right))
+        return self.result(owner, "scaled", made) if scaled else made
+
+    def _refuse_operator(self, op: str, left: Value, right: Value, node: ast.AST) -> None:
         """`A + 1`, `A / D`: with a dense right side there is no such thing."""
         a, b = _layout(left), _layout(right)
         if not all(self._certain(v) for v in (left, right) if isinstance(v, Tensor) and _layout(v)):
