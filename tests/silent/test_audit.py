@@ -91,8 +91,9 @@ def test_command(tmp_path: Path, wrong: str, word: str, code: int) -> None:
 
 
 def test_command_refuses_heal(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("")
     done = subprocess.run(
-        [sys.executable, "-m", "gradmend", "run", "--audit", "--heal", "x.py"],
+        [sys.executable, "-m", "gradmend", "run", "--audit", "--heal", tmp_path / "x.py"],
         capture_output=True,
         text=True,
         check=False,
