@@ -21,7 +21,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo docs pages test test-slow test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo docs pages test test-slow test-native test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -45,6 +45,10 @@ test-matrix:  ## Every release that the package names, one after the other, and 
 	done; \
 	$(PYTHON) tools/make_versions.py build/torch-*.xml; \
 	if [ -n "$$failed" ]; then echo "failed with torch$$failed"; exit 1; fi
+
+test-native: $(READY)  ## The C part with warnings as errors, then under the sanitizers: minutes. Needs gcc.
+	$(BIN)/pip install -qq --disable-pip-version-check "hatchling>=1.24" "setuptools>=70"
+	$(BIN)/python tools/test_native.py
 
 test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens of minutes.
 	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m ops

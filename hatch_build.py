@@ -35,10 +35,13 @@ class CompiledPart(BuildHookInterface):
         _clear(built)  # of an earlier build: by another compiler, or of other sources
         if os.environ.get("GRADMEND_PURE", "0") not in ("", "0"):
             return
+        flags = tuple(os.environ.get("GRADMEND_CFLAGS", "").split())
         try:
-            build(built)
+            build(built, flags)
         except (Exception, SystemExit) as error:  # whatever a compiler, its headers or their absence may say
             _clear(built)
+            if flags:
+                raise  # who asks for a compiler's opinion wants to hear it
             self.app.display_warning(f"gradmend is built without its compiled part, pure and slower: {error}")
             return
         build_data["pure_python"] = False
@@ -48,8 +51,8 @@ class CompiledPart(BuildHookInterface):
                 build_data["force_include"][str(path)] = str(path.relative_to("src"))
 
 
-def build(into: Path, flags: tuple[str, ...] = ()) -> None:
-    """All libraries into a folder. `flags` are for the compiler, and for C of our own only."""
+def build(into: Path, flags: tuple[str, ...] = (), hot: bool = True) -> None:
+    """All libraries into a folder. `flags` are for the compiler and the linker, and for C of our own only, which `hot=False` builds alone."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
@@ -57,8 +60,14 @@ def build(into: Path, flags: tuple[str, ...] = ()) -> None:
     sources, headers = (sorted(str(p) for p in NATIVE.glob(f"*.{end}")) for end in "ch")
     with tempfile.TemporaryDirectory() as scratch:
         extensions = [
-            Extension(loading["EDGE"], sources, depends=headers, extra_compile_args=list(flags)),
-            *_hot(loading["HOT"], scratch),
+            Extension(
+                loading["EDGE"],
+                sources,
+                depends=headers,
+                extra_compile_args=[*flags],
+                extra_link_args=[*flags],
+            ),
+            *(_hot(loading["HOT"], scratch) if hot else ()),
         ]
         command = build_ext(Distribution({"name": "gradmend", "ext_modules": extensions}))
         command.build_lib, command.build_temp = str(Path(scratch, "lib")), str(Path(scratch, "temp"))

@@ -44,9 +44,12 @@ def test_the_exception_stays_pytorchs_and_gets_a_note():
 
 
 def test_nothing_is_held_up_that_pytorch_lets_pass():
-    y = torch.ones(3, requires_grad=True).exp()
-    y.data.add_(1)  # silent: install() only explains PyTorch's own errors
+    """Silent: install() only explains PyTorch's own errors, and changes no gradient."""
+    x = torch.ones(3, requires_grad=True)
+    y = x.exp()
+    y.data.add_(1)
     y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.ones(3).exp() + 1)
 
 
 def test_a_step_between_forward_and_backward():
@@ -118,6 +121,9 @@ def test_uninstall_after_a_step_that_raised():
         optimizer.step()
     gradmend.uninstall()
     gradmend.install()
+    with pytest.raises(RuntimeError) as caught:
+        _broken()
+    assert attached(caught.value).culprits[0].line == _line(_broken, "# write")
 
 
 def test_installing_twice_is_once():
@@ -131,6 +137,13 @@ def test_installing_twice_is_once():
 def test_uninstall_without_install_is_nothing():
     gradmend.uninstall()
     gradmend.uninstall()
+    with pytest.raises(RuntimeError) as caught:
+        _broken()
+    assert not hasattr(caught.value, "__notes__")
+    gradmend.install()
+    with pytest.raises(RuntimeError) as caught:
+        _broken()
+    assert len(caught.value.__notes__) == 1
 
 
 def test_with_watch_inside():

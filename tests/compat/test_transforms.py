@@ -1,5 +1,7 @@
 """torch.func, checkpoint, other people's hooks, autocast, subclasses, custom Functions: right, or a clear stop."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -136,30 +138,26 @@ def test_a_write_to_what_a_checkpoint_reads_again(context, reentrant):
     with context():
         out = checkpoint(lambda t: (t * scale).pow(2).sum(), x, use_reentrant=reentrant)
         scale.mul_(10)
-        try:
+        with pytest.raises(gradmend.ConflictError, match="checkpoint"):
             out.backward()
-        except RuntimeError:
-            return
-    torch.testing.assert_close(x.grad, torch.full((3,), 8.0))
+    assert x.grad is None
 
 
 def test_save_on_cpu(context):
+    """On the CPU it keeps the tensor itself, so a write reaches what it kept; PyTorch would say nothing."""
     with context() as session:
         x = torch.ones(3, requires_grad=True)
         with torch.autograd.graph.save_on_cpu():
             y = x.exp()
             z = (y * y).sum()
-        y.zero_()  # save_on_cpu has copied, or keeps the tensor itself where it is on the CPU already
+        y.zero_()
         if context is gradmend.heal:
             z.backward()
             torch.testing.assert_close(x.grad, 2 * torch.ones(3).mul(2).exp())
         else:
-            try:
+            with pytest.raises(gradmend.ConflictError):
                 z.backward()
-                torch.testing.assert_close(x.grad, 2 * torch.ones(3).mul(2).exp())
-            except gradmend.ConflictError:
-                pass
-    assert session is not None
+    assert {c.kind for c in session.conflicts} == {"silent"}
 
 
 def test_other_hooks_that_compress(context):
@@ -267,15 +265,18 @@ def test_hooks_of_tensors_modules_and_optimizers(context):
     layer.register_forward_hook(lambda m, i, o: calls.append("forward"))
     layer.register_full_backward_hook(lambda m, i, o: calls.append("backward"))
     layer.weight.register_post_accumulate_grad_hook(lambda p: calls.append("accumulated"))
-    with context():
+
+    def run():
+        calls.clear()
         x = torch.ones(1, 2, requires_grad=True)
         x.register_hook(lambda g: g * 2)
         layer(x * 1).sum().backward()
-    assert calls == ["forward", "backward", "accumulated"] or sorted(calls) == [
-        "accumulated",
-        "backward",
-        "forward",
-    ]
+        return x, list(calls)
+
+    _, plain = run()
+    with context():
+        x, ours = run()
+    assert ours == plain and len(plain) == 3
     torch.testing.assert_close(x.grad, 2 * layer.weight.detach().sum(0, keepdim=True))
 
 
@@ -390,13 +391,9 @@ def test_deepcopy_and_pickle_of_parameters(context):
 
 def test_data_parallel_style_threads(context):
     """Replicas forward in threads of their own, backward from this one."""
-    from torch.nn.parallel import parallel_apply
-
     model = nn.Linear(2, 2)
     with context() as session:
         parts = [torch.ones(1, 2), torch.full((1, 2), 2.0)]
-        import threading
-
         outs = [None, None]
 
         def run(i):
@@ -409,7 +406,7 @@ def test_data_parallel_style_threads(context):
             thread.join()
         sum(o.sum() for o in outs).backward()
     assert torch.equal(model.weight.grad, torch.full((2, 2), 3.0))
-    assert session.outcome == "clean" and parallel_apply is not None
+    assert session.outcome == "clean"
 
 
 def test_sparse_gradients(context):

@@ -63,11 +63,12 @@ def test_healed(program: Program) -> None:
 def test_what_pytorchs_own_healer_makes_of_it(program: Program) -> None:
     """Should it become right one day, this says so, and the comparison in the docs must change."""
     x = start()
-    try:
-        with allow_mutation_on_saved_tensors():
+    if program is max_out:
+        with allow_mutation_on_saved_tensors(), pytest.raises(KeyError, match="out"):
             program(x)
-    except (RuntimeError, AssertionError, TypeError, KeyError):
         return
+    with allow_mutation_on_saved_tensors():
+        program(x)
     assert x.grad is not None
     assert x.grad.tolist() != RIGHT[program]
 

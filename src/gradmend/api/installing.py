@@ -7,8 +7,6 @@ errors that PyTorch raises itself are told by the line that caused them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -29,28 +27,13 @@ def hear_backwards() -> None:
     global _hearers
     _hearers += 1
     if _hearers == 1:
-        _hear()
-
-
-def _hear() -> None:
-    backward_calls.arm(
-        before=_started,
-        after=arming.after_backward,
-        failed=_failed,
-        when=(optimizer_steps.asleep, arming.watching),
-        then=(branches.roots, arming.hooks),
-    )
-
-
-@contextmanager
-def below() -> Iterator[None]:
-    """While what the recorder of backward calls stands on is changed."""
-    backward_calls.disarm()
-    try:
-        yield
-    finally:
-        if _hearers:
-            _hear()
+        backward_calls.arm(
+            before=_started,
+            after=arming.after_backward,
+            failed=_failed,
+            when=(optimizer_steps.asleep, arming.watching),
+            then=(branches.roots, arming.hooks),
+        )
 
 
 def ignore_backwards() -> None:

@@ -211,9 +211,6 @@ class Watching(ContextDecorator):
             switch.arm()
             saved_tensors.arm()
             saved_tensors.open_scope(scope)
-            if self._retain:
-                with installing.below():
-                    retaining.arm()
             installing.hear_backwards()
             arming.arm()
         self._open.append((scope, teller))
@@ -238,8 +235,7 @@ class Watching(ContextDecorator):
             arming.disarm()
             installing.ignore_backwards()
             if self._retain:
-                with installing.below():
-                    retaining.disarm()
+                retaining.forget()
             switch.disarm()
             saved_tensors.disarm()
 

@@ -18,6 +18,7 @@ import torch.autograd.graph as graph
 
 from gradmend.capture.graph import nodes
 from gradmend.capture.graph.calls import BackwardCall, Roots, history, running
+from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps import caches
 from gradmend.errors import unexplained
@@ -113,6 +114,9 @@ def _recorded(original: Callable[..., Any], t_outputs: Roots, *args: Any, **kwar
     try:
         if _Ears.before is not None and (_Ears.when is None or any(_Ears.when)):
             _Ears.before(call, t_outputs, args[0] if args else kwargs.get("grad_tensors"))
+        scope = scopes.current()
+        if scope is not None and scope.retain:  # the record says what the program asked for
+            args, kwargs = _retained(args, kwargs)
         result = original(t_outputs, *args, **kwargs)
         call.outcome = "done"
     except BaseException as exc:
@@ -125,6 +129,13 @@ def _recorded(original: Callable[..., Any], t_outputs: Roots, *args: Any, **kwar
     if _Ears.after is not None and (_Ears.then is None or any(_Ears.then)):
         _Ears.after(call)
     return result
+
+
+def _retained(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call, without freeing its graph."""
+    if len(args) > 1:  # the gradients, then whether the graph is kept
+        return (args[0], True, *args[2:]), kwargs
+    return args, {**kwargs, "keep_graph": True}
 
 
 def _hear(failed: Failed, call: BackwardCall, exc: BaseException, roots: Roots) -> None:

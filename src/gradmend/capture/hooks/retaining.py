@@ -2,63 +2,24 @@
 
 A graph lives until nobody holds a tensor of it. What an optimizer or anybody else writes in between does no harm: the
 ledger hands out each value as it was saved. PyTorch's refusal ("backward through the graph a second time") is told all the
-same, once for each line, and so is a graph that grows from call to call.
+same, once for each line, and so is a graph that grows from call to call. backward_calls.py keeps the graph.
 """
 
 from __future__ import annotations
-
-import functools
-from collections.abc import Callable
-from typing import Any
-
-import torch
-import torch.autograd.graph as graph
 
 from gradmend.capture.graph import calls
 from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import Raw
 
-_HOMES: tuple[Any, ...] = (graph, torch.autograd)
 _LOOKED_AT = 16  # calls that went through the same graph again, then its growth is judged
 _GROWN = 4
 
-_armed = 0
-_own: list[Any] = []
 _sizes: dict[Raw, list[int]] = {}  # backward calls that went through a graph again, by line: how many nodes
 
 
-def arm() -> None:
-    """Before backward calls are recorded, so that their records say what the program asked for."""
-    global _armed
-    _armed += 1
-    if _armed == 1:
-        _own[:] = [home._engine_run_backward for home in _HOMES]
-        for home, original in zip(_HOMES, _own, strict=True):
-            home._engine_run_backward = _keeping(original)
-
-
-def disarm() -> None:
-    global _armed
-    _armed -= 1
-    if _armed == 0:
-        for home, original in zip(_HOMES, _own, strict=True):
-            home._engine_run_backward = original
-        _own.clear()
-        _sizes.clear()
-
-
-def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def run_backward(t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
-        scope = scopes.current()
-        if scope is None or not scope.retain or torch.compiler.is_compiling():
-            return original(t_outputs, *args, **kwargs)
-        if len(args) > 1:  # the gradients, then whether the graph is kept
-            return original(t_outputs, args[0], True, *args[2:], **kwargs)
-        return original(t_outputs, *args, **{**kwargs, "keep_graph": True})
-
-    return run_backward
+def forget() -> None:
+    _sizes.clear()
 
 
 def look(call: BackwardCall, roots: Roots) -> None:

@@ -67,8 +67,8 @@ def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
     if scope.plain:
         return _as_pytorch(save)
     timeline = save.timeline
-    known = bool(scope.healed) and timeline is not None and save.print is None and not save.uncredited()
-    if known:
+    known = bool(scope.healed) and save.print is None and not save.uncredited()
+    if known and timeline is not None:
         record = timeline.exact(save)
         if record is not None and counted(scope.healed, save, record.write):
             return record.whole(handle)  # one more of a kind that was judged in full before, and is healed

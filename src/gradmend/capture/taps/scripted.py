@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradmend.capture.taps import hub
-from gradmend.capture.taps.wrappers import Func, _dress, _gather
+from gradmend.capture.taps.wrappers import Func, dress, gather
 
 _KINDS: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 _known: dict[int, tuple[Any, bool]] = {}  # by the function, which is held: whether it writes in place
@@ -30,11 +30,11 @@ def _tapped(original: Any) -> Func:
             return original(self, *args, **kwargs)
         targets: list[torch.Tensor] = []
         for one in (*args, *kwargs.values()):
-            _gather(list(one.values()) if isinstance(one, dict) else one, targets)
+            gather(list(one.values()) if isinstance(one, dict) else one, targets)
         pending = hub.before(f"{self.name} (scripted)", targets) if targets else None
         return hub.carry(pending, original, (self, *args), kwargs)
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _writes(function: Any) -> bool:

@@ -16,7 +16,7 @@ from torch._C import TensorBase as Base
 from gradmend.capture.ledger import scopes
 from gradmend.capture.memory.layouts import PLAIN
 from gradmend.capture.taps import hub
-from gradmend.capture.taps.wrappers import Func, _dress, _overridden
+from gradmend.capture.taps.wrappers import Func, dress, overridden
 
 # The backward of a single view fills a whole gradient with zeros: so many bytes in all, then views stay as torch makes them.
 _MOST_FILLED = 1 << 28
@@ -43,14 +43,16 @@ def _tapped(original: Func, name: str) -> Func:
             return original(*args, **kwargs)
         return tuple(make(t, parts, *args[1:], **kwargs))
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _is_healed(t: Any) -> bool:
     scope = scopes.current()
     if scope is None or scope.policy != "heal" or scope.refused is None or type(t) not in PLAIN:
         return False
-    return torch.is_grad_enabled() and t.layout is torch.strided and not t.is_nested and not _overridden(t)
+    if overridden(t) or not torch.is_grad_enabled():  # asked first: a mode shall not see us look
+        return False
+    return t.layout is torch.strided and not t.is_nested
 
 
 def _rows(t: torch.Tensor, parts: Any, dim: int = 0) -> list[torch.Tensor]:

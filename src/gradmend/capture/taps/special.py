@@ -13,7 +13,7 @@ from gradmend.capture.edits import live_edits
 from gradmend.capture.ledger import escapes
 from gradmend.capture.sites import _TORCH, raw_here
 from gradmend.capture.taps import hub, refused, wrappers
-from gradmend.capture.taps.wrappers import Func, _dress, _gather, _overridden, public
+from gradmend.capture.taps.wrappers import Func, dress, gather, overridden, public
 from gradmend.folder import OURS
 
 OWN_METHODS = frozenset({"set_", "detach_"})
@@ -118,7 +118,7 @@ def _detaching(original: Func) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         if hub.compiling():
             return original(self, *args, **kwargs)
-        if _overridden(self):
+        if overridden(self):
             with torch._C.DisableTorchFunction():
                 if isinstance(self, torch.Tensor) and self.requires_grad:
                     live_edits.alias(self)
@@ -127,7 +127,7 @@ def _detaching(original: Func) -> Func:
             live_edits.alias(self)
         return original(self, *args, **kwargs)
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _detaching_itself(tap: Func, original: Func) -> Func:
@@ -141,7 +141,7 @@ def _detaching_itself(tap: Func, original: Func) -> Func:
                 raise
             return self
 
-    return _dress(detach_, original)
+    return dress(detach_, original)
 
 
 def _swapping(original: Func, op: str) -> Func:
@@ -162,7 +162,7 @@ def _swapping(original: Func, op: str) -> Func:
             live_edits.alias_by_leaf(args[0])
         return out
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _made_subclass(original: Func) -> Func:
@@ -173,7 +173,7 @@ def _made_subclass(original: Func) -> Func:
             live_edits.alias_by_leaf(data)
         return original(cls, data, *args, **kwargs)
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _rewinding(original: Func) -> Func:
@@ -188,7 +188,7 @@ def _rewinding(original: Func) -> Func:
             hub.LEDGER.rewound(t, version - t._version)
         return None
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _from_inside() -> bool:
@@ -198,7 +198,7 @@ def _from_inside() -> bool:
 
 def _escaping(original: Func, how: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        told = not hub.compiling() and _overridden(self)
+        told = not hub.compiling() and overridden(self)
         out = (public(original, self) if told else original)(self, *args, **kwargs)
         # `numpy()` of another dtype or device, or with force=True, may be a copy: one mark too many is harmless.
         if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_inside():
@@ -210,7 +210,7 @@ def _escaping(original: Func, how: str) -> Func:
                 pass  # no memory of its own: sparse, wrapped
         return out
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _born(original: Func, how: str) -> Func:
@@ -230,7 +230,7 @@ def _born(original: Func, how: str) -> Func:
                 pass
         return out
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 def _storage_write(original: Func, name: str) -> Func:
@@ -240,7 +240,7 @@ def _storage_write(original: Func, name: str) -> Func:
         whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self, 0, (self.nbytes(),), (1,))
         return hub.carry(hub.before(f"storage.{name}", (whole,)), original, (self, *args), kwargs)
 
-    return _dress(tap, original)
+    return dress(tap, original)
 
 
 # Collectives: which arguments they fill, by position and by name.
@@ -283,7 +283,7 @@ def _collective(original: Func, name: str, fills: tuple[tuple[int, str], ...]) -
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
         for position, key in fills:
-            _gather(args[position] if len(args) > position else kwargs.get(key), targets)
+            gather(args[position] if len(args) > position else kwargs.get(key), targets)
         return hub.carry(hub.before(f"dist.{name}", targets), original, args, kwargs)
 
-    return _dress(tap, original)
+    return dress(tap, original)

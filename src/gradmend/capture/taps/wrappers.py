@@ -21,7 +21,7 @@ _tracing = torch.compiler.is_dynamo_compiling  # a fraction of what is_compiling
 _Tensor = torch.Tensor
 
 _only_recorded = hub.only_recorded
-_overridden = torch._C._has_torch_function_unary
+overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
 _one_overridden = torch._C._has_torch_function_variadic
 
@@ -31,7 +31,7 @@ def public(original: Func, *relevant: Any) -> Func:
     return functools.partial(torch.overrides.handle_torch_function, original, relevant)
 
 
-def _dress(tap: Func, original: Func) -> Func:
+def dress(tap: Func, original: Func) -> Func:
     # Not functools.wraps: builtins carry no __dict__, and __wrapped__ would mislead inspect.
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         try:
@@ -49,12 +49,12 @@ def method(original: Func, op: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _tracing():
             return original(self, *args, **kwargs)
-        call = public(original, self) if _overridden(self) else original
+        call = public(original, self) if overridden(self) else original
         if not _awake or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
         return hub.heard(call, op, how, (self, *args), kwargs)
 
-    return _quick(original, _dress(tap, original), hub.heard, op, how)
+    return _quick(original, dress(tap, original), hub.heard, op, how)
 
 
 def _tap(original: Func, slow: Func, *rest: Any) -> Func:
@@ -66,10 +66,10 @@ _Tap = edge.chosen("Tap", _tap)
 
 def _quick(original: Func, slow: Func, heard: Func, op: str, how: str) -> Func:
     """The compiled tap, where there is one: it passes a call on while nobody listens, and asks `heard` or `slow` else."""
-    quick: Func = _Tap(original, slow, heard, op, how, _awake, _overridden)
+    quick: Func = _Tap(original, slow, heard, op, how, _awake, overridden)
     if quick is not slow:
         caches.opaque.append(quick)
-        _dress(quick, original)
+        dress(quick, original)
         quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
     return quick
 
@@ -80,7 +80,7 @@ def setitem(original: Func) -> Func:
     def tap(self: Any, key: Any, value: Any) -> None:
         if _tracing():
             return original(self, key, value)
-        over = _overridden(self)
+        over = overridden(self)
         call = public(original, self) if over else original
         if not _awake or _compiling():
             return call(self, key, value)
@@ -97,7 +97,7 @@ def setitem(original: Func) -> Func:
             with hub.unheard():
                 hub.end_item(begun)
 
-    return _quick(original, _dress(tap, original), hub.heard_item, "__setitem__", "data")
+    return _quick(original, dress(tap, original), hub.heard_item, "__setitem__", "data")
 
 
 def out_function(original: Func, op: str) -> Func:
@@ -109,10 +109,10 @@ def out_function(original: Func, op: str) -> Func:
                 return public(original, *args)(*args, **kwargs)
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
-        _gather(kwargs["out"], targets)
+        gather(kwargs["out"], targets)
         return _into(_before(f"{op}(out=)", targets), original, args, kwargs)
 
-    return _quick_function(_dress(tap, original), original, False)
+    return _quick_function(dress(tap, original), original, False)
 
 
 def _into(pending: Any, original: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -147,15 +147,15 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         if (uncounted and not live_edits.state.on and "saves" not in _awake) or _compiling():
             return original(*args, **kwargs)
         targets: list[torch.Tensor] = []
-        _gather(kwargs.get("out"), targets)
+        gather(kwargs.get("out"), targets)
         for position, name in positions:
-            _gather(args[position] if len(args) > position else kwargs.get(name), targets)
+            gather(args[position] if len(args) > position else kwargs.get(name), targets)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
         carry = _into if kwargs.get("out") is not None else _carry
         return carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
-    return _quick_function(_dress(tap, original), original, True)
+    return _quick_function(dress(tap, original), original, True)
 
 
 def _function(original: Func, slow: Func, *rest: Any) -> Func:
@@ -180,12 +180,12 @@ def _trains(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(args[5] if len(args) > 5 else kwargs.get(name, True))
 
 
-def _gather(value: Any, into: list[torch.Tensor]) -> None:
+def gather(value: Any, into: list[torch.Tensor]) -> None:
     if isinstance(value, _Tensor):
         into.append(value)
     elif isinstance(value, (list, tuple)):
         for one in value:
-            _gather(one, into)
+            gather(one, into)
 
 
 Known = dict[int, tuple[Any, tuple[str, Any] | None]]
@@ -210,9 +210,9 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
         op, writes = found
         targets: list[torch.Tensor] = []
         for position, name in writes.args:
-            _gather(args[position] if len(args) > position else kwargs.get(name), targets)
+            gather(args[position] if len(args) > position else kwargs.get(name), targets)
         for name in writes.outs:
-            _gather(kwargs.get(name), targets)
+            gather(kwargs.get(name), targets)
         how = "metadata" if op in METADATA else "data"
         return _carry(_before(op, targets, args[1:], kwargs, how), original, (self, *args), kwargs)
 
