@@ -191,7 +191,16 @@ def _clamped(S: SparseTensor, low: Any = None, high: Any = None) -> Any:
     return torch.clamp(dense(S), low, high)
 
 
+def _prod(S: SparseTensor, *args: Any) -> Any:
+    """None means all dimensions, as it does for sum; torch's own prod has no None."""
+    if args[:1] != (None,) or len(args) > 2 or not all(isinstance(a, bool) for a in args[1:]):
+        return torch.prod(S.to_dense(), *args)
+    whole = S.to_dense().prod()
+    return whole.reshape([1] * S.ndim) if args[1:] == (True,) else whole
+
+
 ORACLES: dict[str, Oracle] = {
+    "prod": _prod,
     **{
         n: _at_stored(getattr(torch, n))
         for n in ("div", "divide", "true_divide", "floor_divide", "remainder", "fmod")
