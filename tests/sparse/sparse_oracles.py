@@ -191,16 +191,7 @@ def _clamped(S: SparseTensor, low: Any = None, high: Any = None) -> Any:
     return torch.clamp(dense(S), low, high)
 
 
-def _prod(S: SparseTensor, *args: Any) -> Any:
-    """None means all dimensions, as it does for sum; torch's own prod has no None."""
-    if args[:1] != (None,) or len(args) > 2 or not all(isinstance(a, bool) for a in args[1:]):
-        return torch.prod(S.to_dense(), *args)
-    whole = S.to_dense().prod()
-    return whole.reshape([1] * S.ndim) if args[1:] == (True,) else whole
-
-
 ORACLES: dict[str, Oracle] = {
-    "prod": _prod,
     **{
         n: _at_stored(getattr(torch, n))
         for n in ("div", "divide", "true_divide", "floor_divide", "remainder", "fmod")
@@ -257,7 +248,11 @@ ORACLES: dict[str, Oracle] = {
 
 
 def _prod(S: SparseTensor, *args: Any) -> Any:
-    """Several dimensions too, one after the other."""
+    """Several dimensions too, one after the other; None means all of them, as it does for sum."""
+    if args == (None,) or args == (None, False):
+        return torch.prod(dense(S))
+    if args == (None, True):
+        return torch.prod(dense(S)).reshape([1] * S.ndim)
     if not args or not isinstance(args[0], tuple):
         return torch.prod(dense(S), *args)
     if not args[0]:
