@@ -243,6 +243,7 @@ ORACLES: dict[str, Oracle] = {
     "view_as": lambda S, other: dense(S).reshape_as(dense(other)),
     "where": lambda S, *args: torch.where(dense(args[0]), dense(S), *(dense(a) for a in args[1:])),
     "prod": lambda S, *args: _prod(S, *args),
+    "threshold": lambda S, *args: F.threshold(dense(S), *args),  # torch's own of this name has no `inplace`
     "squeeze": lambda S, *dims: _squeezed(S, *dims),
 }
 
