@@ -175,6 +175,7 @@ def test_einsum_sums_products_of_one_dtype_as_torch_does() -> None:
 def test_arguments_that_dense_refuses_too() -> None:
     v, x = SparseTensor.from_coo([[0]], torch.ones(1), (1,)), torch.ones(1)
     for f, said in (
+        (lambda: S.view(v), "whole numbers are needed"),
         (lambda: S.gather(0, torch.zeros(1, 1)), "whole numbers"),
         (lambda: F.linear(v, v, x), r"a weight of \(out, in\)"),
         (lambda: S.threshold(-1.0, 0.0, x), "inplace is True or False"),
