@@ -132,8 +132,9 @@ def peak_of(row: str, name: str) -> dict[str, Any]:
 def shrunk(p: Problem) -> Problem:
     """The same work on few entries: everything is loaded and compiled, nothing large is allocated."""
     n = min(p.rows, 3000)
-    # Without a dense operand it takes more entries to be worth a compiled kernel.
-    index = uniform(n, n, 20_000 if p.X is not None or p.kind == "spsp" else 100_000)
+    # Without a dense operand, or with one of one column, it takes more entries to be worth a compiled kernel.
+    wide = p.kind == "spsp" or (p.X is not None and p.X.shape[-1] > 1)
+    index = uniform(n, n, 20_000 if wide else 200_000)
     values = torch.randn(*p.values.shape[:-1], index.shape[1])
     made = Problem(p.name, p.kind, n, n, index, values, batch=p.batch)
     if p.kind == "sddmm":

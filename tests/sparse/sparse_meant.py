@@ -141,7 +141,7 @@ def _cg(S: SparseTensor, b: Tensor) -> Tensor:
         raise ValueError("shapes")
     if not (A.is_floating_point() or A.is_complex()) or b.dtype in (torch.bfloat16, torch.float16):
         raise ValueError("dtype")
-    if b.dim() == 1 and not bool(b.any()):
+    if b.numel() == 0 or (b.dim() == 1 and not bool(b.any())):
         return b
     if bool((A.mH != A).any()) or bool((torch.linalg.eigvalsh(A) <= 0).any()):
         raise ValueError("not positive definite")

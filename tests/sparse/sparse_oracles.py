@@ -243,12 +243,17 @@ ORACLES: dict[str, Oracle] = {
     "view_as": lambda S, other: dense(S).reshape_as(dense(other)),
     "where": lambda S, *args: torch.where(dense(args[0]), dense(S), *(dense(a) for a in args[1:])),
     "prod": lambda S, *args: _prod(S, *args),
+    "threshold": lambda S, *args: F.threshold(dense(S), *args),  # torch's own of this name has no `inplace`
     "squeeze": lambda S, *dims: _squeezed(S, *dims),
 }
 
 
 def _prod(S: SparseTensor, *args: Any) -> Any:
-    """Several dimensions too, one after the other."""
+    """Several dimensions too, one after the other; None means all of them, as it does for sum."""
+    if args == (None,) or args == (None, False):
+        return torch.prod(dense(S))
+    if args == (None, True):
+        return torch.prod(dense(S)).reshape([1] * S.ndim)
     if not args or not isinstance(args[0], tuple):
         return torch.prod(dense(S), *args)
     if not args[0]:

@@ -172,6 +172,26 @@ def test_einsum_sums_products_of_one_dtype_as_torch_does() -> None:
         torch.einsum("i,i->", v, torch.ones(2, dtype=torch.bool))
 
 
+def test_equal_compares_with_a_dense_tensor_too() -> None:
+    assert torch.equal(S, S.to_dense()) and S.equal(S.to_dense()) and torch.equal(S.to_dense(), S)
+    assert not torch.equal(S, D) and not torch.equal(S, D[:2])
+    with pytest.raises(SparseError, match="equal takes tensors, not int"):
+        S.equal(3)
+
+
+def test_arguments_that_dense_refuses_too() -> None:
+    v, x = SparseTensor.from_coo([[0]], torch.ones(1), (1,)), torch.ones(1)
+    for f, said in (
+        (lambda: S.view(v), "whole numbers are needed"),
+        (lambda: S.gather(0, torch.zeros(1, 1)), "whole numbers"),
+        (lambda: F.linear(v, v, x), r"a weight of \(out, in\)"),
+        (lambda: S.threshold(-1.0, 0.0, x), "inplace is True or False"),
+    ):
+        with pytest.raises(SparseError, match=said):
+            f()
+    assert torch.equal(torch.linalg.norm(S, 1, torch.tensor(0)), torch.linalg.norm(S.to_dense(), 1, 0))
+
+
 NO_DIMENSION: dict[str, Callable[[Any, int], Any]] = {
     "sum": lambda t, d: t.sum(d),
     "mean of two": lambda t, d: t.mean((0, d)),

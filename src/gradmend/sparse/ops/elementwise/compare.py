@@ -145,8 +145,12 @@ def count_nonzero(S: SparseTensor, dim: Any = None) -> Tensor:
 @implements("equal", method=True)
 def equal(a: Any, b: Any) -> bool:
     """Same shape and the same numbers, wherever they are stored."""
-    if not (isinstance(a, SparseTensor) and isinstance(b, SparseTensor)) or a.shape != b.shape:
+    for x in (a, b):
+        if not isinstance(x, SparseTensor | Tensor):
+            raise ArgumentError(f"equal takes tensors, not {type(x).__name__}.")
+    if a.shape != b.shape:
         return False
+    a, b = (x if isinstance(x, SparseTensor) else SparseTensor.from_dense(x) for x in (a, b))
     return not bool((a != b).values().any())
 
 

@@ -136,11 +136,13 @@ def hardtanh(
 ) -> SparseTensor:
     if min_val is None or max_val is None:
         raise SparseError("hardtanh takes two numbers.")
+    flag("inplace", inplace)
     return clamp(S, min_val, max_val)
 
 
 @implements("threshold")
 def threshold(S: SparseTensor, threshold: float, value: float, inplace: bool = False) -> SparseTensor:
+    flag("inplace", inplace)
     if threshold >= 0 and value != 0:
         raise dense_result("threshold", f"zero becomes {value}")
     return S.like(F.threshold(S.values(), threshold, value))

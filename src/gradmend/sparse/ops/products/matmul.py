@@ -214,6 +214,8 @@ def addmv(c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
 def linear(x: Tensor, weight: Any, bias: Tensor | None = None) -> Any:
     """x [..., in] with a sparse weight [out, in]."""
     if isinstance(x, SparseTensor):
+        if weight.ndim != 2 and bias is not None:
+            raise SparseError(f"linear with a bias takes a weight of (out, in), not {tuple(weight.shape)}.")
         out = matmul(x, weight.t())
     else:
         if (

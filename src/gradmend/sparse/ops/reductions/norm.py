@@ -11,7 +11,7 @@ from torch import Tensor
 from gradmend.sparse.autograd.segment import safe_root, segment_sum
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import ArgumentError, SparseError
-from gradmend.sparse.helpers.dims import no_more, wrap
+from gradmend.sparse.helpers.dims import no_more, whole, wrap
 from gradmend.sparse.ops.reductions.extremes import _amax
 from gradmend.sparse.ops.reductions.reduce import Reduction, sum
 from gradmend.sparse.tensor import SparseTensor
@@ -95,7 +95,7 @@ def linalg_norm(
     """torch.linalg.norm: a matrix norm when `ord` is given and there are two dimensions."""
     if ord is not None and dim is None and S.ndim > 2:
         raise SparseError(f"linalg.norm of {S.ndim} dimensions takes dim= where it takes ord=.")
-    dims: Any = (dim,) if isinstance(dim, int) else dim
+    dims: Any = dim if dim is None or isinstance(dim, list | tuple) else (whole(dim),)
     matrix = (len(dims) == 2) if dims is not None else S.ndim == 2
     if ord is None or (ord == "fro" and matrix) or not matrix:
         return vector_norm(S, 2 if ord in (None, "fro") else ord, dim, keepdim, dtype=dtype)

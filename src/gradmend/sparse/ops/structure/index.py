@@ -166,5 +166,7 @@ def gather(S: SparseTensor, dim: int, index: Tensor) -> Tensor:
     d = wrap(S, dim)
     if not isinstance(index, Tensor) or index.dim() != S.ndim:
         raise SparseError(f"gather takes an index of {S.ndim} dimensions, as S has.")
+    if index.dtype not in (torch.int64, torch.int32):
+        raise SparseError(f"gather takes an index of whole numbers (int64, int32), not {index.dtype}.")
     grid = torch.meshgrid(*[torch.arange(n, device=S.device) for n in index.shape], indexing="ij")
     return lookup(S, [index if i == d else g for i, g in enumerate(grid)])

@@ -237,8 +237,8 @@ def flipud(S: SparseTensor) -> SparseTensor:
 
 
 def _ints(args: Sequence[Any]) -> tuple[int, ...]:
-    if len(args) == 1 and not isinstance(args[0], int):
-        args = (args[0],) if isinstance(args[0], Tensor) else args[0]
+    if len(args) == 1 and isinstance(args[0], Sequence):
+        args = args[0]
     try:
         if any(
             isinstance(n, bool) or (isinstance(n, Tensor) and (n.dim() or n.dtype == torch.bool))
