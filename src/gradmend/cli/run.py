@@ -50,11 +50,20 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    words = words_of(args, "run", _OWN)
+    writable(args.report, args.html)
+    for option in ("budget", "retain"):
+        if getattr(args, option) and not args.heal:
+            raise UsageError(f"--{option} goes with --heal")
+    if args.audit and (args.heal or args.audit_calls < 1):
+        raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")
+    from gradmend.running import launch
+
+    if args.module is None:
+        launch.script(words[0], words[1:])  # what can't run is told before torch loads
     from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 
-    words = words_of(args, "run", _OWN)
-    writable(args.report, args.html)
     options = Options(
         target=words[0],
         args=tuple(words[1:]),
@@ -66,12 +75,8 @@ def run(args: argparse.Namespace) -> int:
         budget=parse(args.budget),
         retain=args.retain,
     )
-    if args.retain and not args.heal:
-        raise UsageError("--retain goes with --heal")
     if args.audit:
         from gradmend.running.audit import audit_program
 
-        if args.heal or args.audit_calls < 1:
-            raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")
         return audit_program(options, args.audit_calls)
     return run_program(options)
