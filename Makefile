@@ -21,7 +21,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo docs pages test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
+.PHONY: test-autograd axe demo docs pages test test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -44,6 +44,10 @@ test-matrix:  ## Every release that the package names, one after the other, and 
 
 test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens of minutes.
 	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m ops
+
+test-autograd: $(READY)  ## AUTOGRAD=path/to/test_autograd.py of your torch's source, plain and under each scope: what ends otherwise.
+	@test -n "$(AUTOGRAD)" || { echo "make test-autograd AUTOGRAD=path/to/pytorch/test/test_autograd.py"; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/python tools/autograd_ways.py $(AUTOGRAD)
 
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
