@@ -21,7 +21,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo docs pages test test-slow test-native test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
+.PHONY: axe demo docs pages test test-slow test-native test-autograd test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -55,6 +55,10 @@ test-ops: $(CHOSEN)/.ready  ## PyTorch's whole op database as the oracle: tens o
 
 fuzz-sparse: $(READY)  ## 100,000 calls between guard pages and 5,000 random chains; ten minutes. CALLS= for another number.
 	OMP_NUM_THREADS=1 GRADMEND_FUZZ=$(or $(CALLS),100000) $(BIN)/python -m pytest -n 0 tests/sparse/test_sparse_fuzz.py
+
+test-autograd: $(READY)  ## AUTOGRAD=path/to/test_autograd.py of your torch's source, plain and under each scope: what ends otherwise.
+	@test -n "$(AUTOGRAD)" || { echo "make test-autograd AUTOGRAD=path/to/pytorch/test/test_autograd.py"; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/python tools/autograd_ways.py $(AUTOGRAD)
 
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
@@ -172,3 +173,23 @@ def test_bad_targets_are_one_line(tmp_path: Path, target: str) -> None:
     words = [sys.executable, "-m", "gradmend", "dry-run", target]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("gradmend: ") and done.stderr.count("\n") == 1
+
+
+def test_the_script_that_starts_our_commands_is_no_line_of_the_program(tmp_path: Path) -> None:
+    from gradmend.folder import is_ours, launched_by
+
+    launched_by("/somewhere/bin/gradmend")
+    launched_by("/somewhere/train.py")
+    assert is_ours("/somewhere/bin/gradmend") and not is_ours("/somewhere/train.py")
+    command = Path(sys.executable).with_name("gradmend")
+    if not command.exists():
+        pytest.skip("Gradmend is on the path here, not installed")
+    (tmp_path / "big.py").write_text(
+        "import torch\ndef make():\n    return lambda x: x.exp().add_(1), torch.ones(3, requires_grad=True)\n"
+    )
+    out = tmp_path / "out.json"
+    words = [str(command), "dry-run", "--report", str(out), "big.py:make"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    (conflict,) = json.loads(out.read_text())["conflicts"]
+    assert conflict["backward"] is None and str(command) not in out.read_text()
+    assert "but backward() still needs" in conflict["message"], done.stderr

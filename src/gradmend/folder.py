@@ -7,6 +7,14 @@ _BUILT = "src/gradmend/capture/"
 OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 TAPS = os.path.join(OURS, "capture", "taps", "")
 
+# The scripts that an installer makes for our commands: above every line of a program, and no line of it.
+_launchers: set[str] = set()
+
+
+def launched_by(file: str) -> None:
+    if os.path.basename(file).startswith("gradmend"):
+        _launchers.add(file)
+
 
 def is_ours(file: str) -> bool:
-    return file.startswith((OURS, _BUILT))
+    return file.startswith((OURS, _BUILT)) or file in _launchers

@@ -125,3 +125,14 @@ def test_a_notebook_as_a_program_is_told_what_to_do(tmp_path: Path, command: str
     words = [sys.executable, "-m", "gradmend", command, "x.ipynb"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "%load_ext gradmend" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_diff_of_cells_has_a_header_that_reads() -> None:
+    from gradmend.integrations.ipython import renamed
+    from gradmend.integrations.ipython_fix import shown_as
+
+    script = "/tmp/gradmend-notebook-x/notebook.py"
+    text = f"--- a{script}\n+++ b{script}\n@@ -1 +1 @@\nfound at {script}:3\n"
+    assert renamed(text, shown_as(script)) == (
+        "--- a/the cells\n+++ b/the cells\n@@ -1 +1 @@\nfound at the cells:3\n"
+    )

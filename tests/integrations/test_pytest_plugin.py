@@ -132,3 +132,18 @@ def test_all_frames_are_there_for_those_who_ask(tmp_path: Path) -> None:
 def test_off_it_loads_nothing(tmp_path: Path) -> None:
     found, told = run(tmp_path, NOTHING)
     assert found == {"test_it": "PASSED"}, told
+
+
+def test_a_word_that_the_mark_does_not_know_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "test_typo.py").write_text(
+        "import pytest\n@pytest.mark.gradmend(paranoyd=True)\ndef test_it(): pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_typo.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stdout and "TypeError" not in done.stdout
+    assert "@pytest.mark.gradmend: it got an unexpected keyword argument 'paranoyd'" in done.stdout

@@ -102,7 +102,7 @@ def test_everything_is_told(made: dict[str, Any]) -> None:
         "Fix proven",
         "GM101",
         "y was overwritten & lost",
-        "PyTorch says nothing, and the gradient is wrong",
+        "PyTorch says nothing, and computes with the changed value",
         "2 times",
         "12 bytes kept to heal it",
         "written by add_, 4 times, unseen by PyTorch (y: float32[3])",

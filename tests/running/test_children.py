@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +116,26 @@ def test_what_is_not_followed_is_told(tmp_path: Path) -> None:
     done, _ = run(tmp_path, "alone")
     assert done.returncode == 0
     assert "not watched: a child of os.fork()" in done.stderr and "a program of its own" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "raise KeyboardInterrupt", "pass"])
+def test_the_folder_of_sessions_goes_with_the_run(tmp_path: Path, end: str) -> None:
+    words = f"""
+import os, signal
+from gradmend.running import children
+with children.folder() as path:
+    assert not os.path.exists(path)  # no child, no folder
+    children._make(path)
+    assert os.path.isdir(path)
+    {end}
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    wanted = {"os": -signal.SIGTERM, "ra": -signal.SIGINT, "pa": 0}[end[:2]]
+    assert done.returncode in (wanted, 1 if end.startswith("raise") else wanted), done.stderr
+    assert not list(tmp_path.iterdir())

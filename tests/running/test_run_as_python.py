@@ -1,5 +1,6 @@
 """`gradmend run SCRIPT` does what `python SCRIPT` does: output, exit code, argv, __main__, errors."""
 
+import json
 import os
 import signal
 import subprocess
@@ -189,7 +190,9 @@ def test_ctrl_c(tmp_path):
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in err
     assert "gradmend" not in err.replace(str(tmp_path), "")
-    assert report.exists()
+    told = json.loads(report.read_text())
+    assert told["outcome"] == "failed"  # what it did not reach was not looked at
+    assert told["error"]["type"] == "KeyboardInterrupt"
 
 
 def test_keyboard_interrupt_that_the_program_handles(tmp_path):

@@ -155,12 +155,12 @@ def _warn_at(place: Culprit | Frame | None, words: str) -> None:
     warnings.warn_explicit(f"gradmend: {words}", GradmendWarning, file, line)
 
 
-def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100) -> str:
+def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100, healed: bool = False) -> str:
     """The whole story of a conflict as text."""
     from gradmend.report.terminal import render
     from gradmend.story.telling import tell
 
-    return render(tell(conflict), colour=colour, width=width)
+    return render(tell(conflict, healed), colour=colour, width=width)
 
 
 class Watching(ContextDecorator):

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from gradmend.errors import UsageError
+from gradmend.folder import launched_by
 
 # Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
 _COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "dry-run", "demo", "doctor")
@@ -43,6 +44,7 @@ def build(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
+    launched_by(sys._getframe(1).f_code.co_filename)
     args = build(words[0] if words else None).parse_args(words)
     command = import_module(f"gradmend.cli.{args.command.replace('-', '_')}")
     try:

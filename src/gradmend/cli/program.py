@@ -47,11 +47,3 @@ def writable(*outs: str | None) -> None:
         folder = os.path.dirname(os.path.abspath(out)) if out else None
         if folder and not os.path.isdir(folder):
             raise UsageError(f"can't write {out}: there is no folder {folder}")
-
-
-def readable(script: str) -> None:
-    """Say that there is no such program before torch is loaded to run it."""
-    try:
-        os.stat(script)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"can't read {script}: {getattr(error, 'strerror', None) or error}") from None

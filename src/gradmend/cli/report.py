@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     colour = coloured(sys.stdout)
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     for conflict in session.conflicts:
-        print(words_of(conflict, colour=colour, width=width) + "\n")
+        healed = session.outcome == "healed" and conflict.kind != "refused-but-right"
+        print(words_of(conflict, colour=colour, width=width, healed=healed) + "\n")
     print(_summary(sessions, session))
     write(session, args.json, args.html)
     return 0

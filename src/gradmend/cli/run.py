@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gradmend.cli.program import readable, words_of, writable
+from gradmend.cli.program import words_of, writable
 from gradmend.errors import UsageError
 
 _OWN = ("--heal", "--audit", "--audit-calls", "--report", "--html", "--paranoid", "--budget", "--retain")
@@ -52,13 +52,15 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     words = words_of(args, "run", _OWN)
     writable(args.report, args.html)
-    if args.module is None:
-        readable(words[0])
-    if args.retain and not args.heal:
-        raise UsageError("--retain goes with --heal")
+    for option in ("budget", "retain"):
+        if getattr(args, option) and not args.heal:
+            raise UsageError(f"--{option} goes with --heal")
     if args.audit and (args.heal or args.audit_calls < 1):
         raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")
-    # Only now: they load torch, and a slip of the fingers is told at once.
+    from gradmend.running import launch
+
+    if args.module is None:
+        launch.script(words[0], words[1:])  # what can't run is told before torch loads
     from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 

@@ -163,10 +163,10 @@ def show(shell: InteractiveShell, conflicts: list[Conflict], outcome: str = "con
 
 
 def _show_session(shell: InteractiveShell, session: Session) -> None:
-    kept = sum(c.healed_bytes for c in session.conflicts)
-    times = sum(c.times for c in session.conflicts if c.kind != "refused-but-right")
     if session.outcome == "healed":
-        words = f"gradmend: healed {times} overwritten value{'s' * (times != 1)}, {kept} bytes kept"
+        from gradmend.running.output import healed_words
+
+        words = f"gradmend: {healed_words(session.conflicts)}"
     else:
         words = "gradmend: PyTorch would refuse this, although every value that backward needs is as it was"
     print(words)

@@ -36,12 +36,17 @@ def fix(shell: InteractiveShell) -> None:
 def _show(report: dict[str, Any], text: str, script: str) -> None:
     from gradmend.report.html import fragment
 
-    names = {script: "the cells", script.lstrip("/"): "the cells"}
+    names = shown_as(script)
     if not report["conflicts"]:
         print(ipython.renamed(text, names))
         return
     data = ipython.renamed(report["conflicts"], names)
     ipython._display(ipython.renamed(text, names), fragment(data))
+
+
+def shown_as(script: str) -> dict[str, str]:
+    """What stands for the script's name: in a diff first, whose names begin with a letter of its own."""
+    return {f"a{script}": "a/the cells", f"b{script}": "b/the cells", script: "the cells"}
 
 
 def program(cells: list[str]) -> str:

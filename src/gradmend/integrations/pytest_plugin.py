@@ -58,7 +58,11 @@ def _wish(item: pytest.Item) -> dict[str, bool] | None:
     if mark is None:
         on = item.config.getoption("gradmend") or item.config.getini("gradmend")
         return {"paranoid": False, "heal": False} if on else None
-    return _read(*mark.args, **mark.kwargs)
+    try:
+        return _read(*mark.args, **mark.kwargs)
+    except TypeError as error:
+        said = str(error).replace("_read()", "it")
+        pytest.fail(f"@pytest.mark.gradmend: {said}; it is {_MARK.partition(':')[0]}", pytrace=False)
 
 
 def _read(on: bool = True, *, paranoid: bool = False, heal: bool = False) -> dict[str, bool] | None:

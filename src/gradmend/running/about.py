@@ -15,12 +15,23 @@ def about(program: str, args: Sequence[str] = (), command: Sequence[str] | None 
     from gradmend.capture.native.loading import form
 
     torch = sys.modules.get("torch")
+    known = str(getattr(torch, "__version__", "")) or _installed("torch")
     return {
         "program": program,
         "command": shlex.join(command if command is not None else [program, *args]),
         "date": datetime.now().astimezone().isoformat(sep=" ", timespec="seconds"),
         "gradmend": f"{__version__} ({form()})",
-        "torch": str(getattr(torch, "__version__", "not loaded")),
+        "torch": known,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _installed(package: str) -> str:
+    """Trials run in processes of their own: this one may never load torch."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from gradmend.api.auditing import Audit, Leaf, Verdict
 from gradmend.integrations import torchrun
+from gradmend.model import Conflict
 from gradmend.running import launch, output
 from gradmend.running.about import about
 from gradmend.running.output import count
-from gradmend.running.runner import Options, _exit_code, _failed
+from gradmend.running.runner import Options, _exit_code, _failed, _stopped
 
 _MOST_ROWS = 40
 
@@ -31,7 +33,8 @@ def audit_program(options: Options, calls: int) -> int:
             go()
         except SystemExit as leaving:
             code = _exit_code(leaving)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            _stopped(verdict.session, stop)
             code = 130
         except BaseException as error:
             code = _failed(error, verdict.session, lambda: None)
@@ -41,10 +44,21 @@ def audit_program(options: Options, calls: int) -> int:
         options.target, options.args, ["gradmend", "run", "--audit", options.target, *options.args]
     )
     verdict.session.stats["audit"] = as_json(verdict)
+    verdict.session.conflicts[:] = once(verdict.session.conflicts)
     output.write(verdict.session, torchrun.own_path(options.report), torchrun.own_path(options.html))
     if not said:
         say(verdict)
     return code or int(verdict.is_wrong)
+
+
+def once(conflicts: list[Conflict]) -> list[Conflict]:
+    """Each backward call meets the same again: one conflict, with how often."""
+    met: dict[tuple[str, str], Conflict] = {}
+    for conflict in conflicts:
+        key = conflict.rule, conflict.message
+        known = met.get(key)
+        met[key] = replace(known, times=known.times + conflict.times) if known is not None else conflict
+    return list(met.values())
 
 
 def words(verdict: Verdict) -> str:

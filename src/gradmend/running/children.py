@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import multiprocessing.process as processes
 import os
+import secrets
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,6 +97,7 @@ def following(orders: Orders) -> Iterator[list[str]]:
     alone: list[str] = []
 
     def followed(process: Any) -> None:
+        _make(orders.folder)
         if "run" not in process.__dict__:
             process.run = Followed(process, orders)
         _starting.append(process)
@@ -142,13 +146,37 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 
 @contextmanager
 def folder() -> Iterator[str]:
-    path = tempfile.mkdtemp(prefix="gradmend-children-")
+    """Where children leave their sessions; made when the first of them starts, gone when the run ends, by SIGTERM too."""
+    path = os.path.join(tempfile.gettempdir(), f"gradmend-children-{secrets.token_hex(8)}")
     owner = os.getpid()
+
+    def told_off(number: int, frame: object) -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    _ends[path] = told_off
     try:
         yield path
     finally:
         if os.getpid() == owner:
+            _ends.pop(path, None)
+            if signal.getsignal(signal.SIGTERM) is told_off:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             shutil.rmtree(path, ignore_errors=True)
+
+
+_ends: dict[str, Callable[[int, object], None]] = {}
+
+
+def _make(path: str) -> None:
+    if os.path.isdir(path):
+        return
+    os.mkdir(path, 0o700)
+    alone = threading.current_thread() is threading.main_thread() and path in _ends
+    if alone and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # the program's own handler is its own
+        signal.signal(signal.SIGTERM, _ends[path])
 
 
 def met(path: str) -> list[tuple[str, Session]]:
@@ -156,7 +184,7 @@ def met(path: str) -> list[tuple[str, Session]]:
     from gradmend.report.saved import from_json
 
     found = []
-    for name in sorted(os.listdir(path)):
+    for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
         if name.endswith(".json"):
             with open(os.path.join(path, name), encoding="utf-8") as file:
                 data = json.load(file)

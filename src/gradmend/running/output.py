@@ -14,6 +14,7 @@ from gradmend.model import Conflict, Session
 from gradmend.report.colour import coloured
 
 _MOST_STORIES = 5
+_SECOND_BACKWARD = "GM131"
 
 
 def write(session: Session, report: str | None, html: str | None) -> None:
@@ -49,7 +50,7 @@ def _umask() -> int:
     return mask
 
 
-def say(session: Session, stopped_by: Conflict | None = None) -> None:
+def say(session: Session, stopped_by: Conflict | None = None, heals: bool = False) -> None:
     """The stories on stderr, the one that stopped the program last and in full."""
     from gradmend.report.terminal import render
     from gradmend.story.telling import tell, together
@@ -58,7 +59,7 @@ def say(session: Session, stopped_by: Conflict | None = None) -> None:
     width = shutil.get_terminal_size((100, 24)).columns
 
     def show(conflict: Conflict, healed: bool = False) -> None:
-        print("\n" + render(tell(conflict, healed), colour=colour, width=width), file=sys.stderr)
+        print("\n" + render(tell(conflict, healed, heals), colour=colour, width=width), file=sys.stderr)
 
     rest = together([c for c in session.conflicts if c is not stopped_by])
     for conflict in rest[:_MOST_STORIES]:
@@ -68,15 +69,27 @@ def say(session: Session, stopped_by: Conflict | None = None) -> None:
     if stopped_by is not None:
         show(stopped_by)
     elif session.outcome == "healed":
-        healed = [c for c in session.conflicts if c.kind != "refused-but-right"]
-        kept = sum(c.healed_bytes for c in healed)
-        times = sum(c.times for c in healed)
-        places = len(together(healed))
-        print(
-            f"\ngradmend: healed {count(times, 'overwritten value')} at {count(places, 'line')}, "
-            f"{count(kept, 'byte')} kept",
-            file=sys.stderr,
+        print(f"\ngradmend: {healed_words(session.conflicts)}", file=sys.stderr)
+
+
+def healed_words(conflicts: Sequence[Conflict]) -> str:
+    """ "healed 3 overwritten values at 1 line, 48 bytes kept; 1 second backward() went through a kept graph"."""
+    from gradmend.story.telling import together
+
+    again = [c for c in conflicts if c.rule == _SECOND_BACKWARD]
+    healed = [c for c in conflicts if c.kind != "refused-but-right" and c not in again]
+    told = []
+    if healed:
+        kept, times = sum(c.healed_bytes for c in healed), sum(c.times for c in healed)
+        places = count(len(together(healed)), "line")
+        told.append(f"healed {count(times, 'overwritten value')} at {places}, {count(kept, 'byte')} kept")
+    if again:
+        told.append(
+            f"{count(sum(c.times for c in again), 'second backward()')} went through a kept graph".replace(
+                "()s", "() calls"
+            )
         )
+    return "; ".join(told)
 
 
 def count(number: int, thing: str) -> str:

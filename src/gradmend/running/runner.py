@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gradmend.api.watching import Watching
 
 
+_INTERRUPTED = 130
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     target: str
@@ -86,13 +89,18 @@ def run_program(options: Options) -> int:
                 )
 
         with torchrun.last_words(cut_off), children.following(replace(orders, folder=folder)) as alone:
-            code = _run(went, watching, session, finish, owner)
+            code = _run(went, watching, session, finish, options.heal)
         output.say_of_children(children.met(folder), alone)
-        return code
+    if (
+        code == _INTERRUPTED
+    ):  # our own end is that of the program: by the signal, once all is written and cleared away
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(owner, signal.SIGINT)
+    return code
 
 
 def _run(
-    go: Callable[[], None], watching: Watching, session: Session, finish: Callable[[], None], owner: int
+    go: Callable[[], None], watching: Watching, session: Session, finish: Callable[[], None], heals: bool
 ) -> int:
     plain_exit = os._exit
 
@@ -104,20 +112,19 @@ def _run(
     try:
         go()
     except SystemExit as leaving:
-        _end(session, finish)
+        _end(session, finish, heals)
         return _exit_code(leaving)
     except KeyboardInterrupt as stop:
         _print_traceback(stop)
-        _end(session, finish)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(owner, signal.SIGINT)
-        return 130
+        _stopped(session, stop)
+        _end(session, finish, heals)
+        return _INTERRUPTED
     except BaseException as error:
-        return _failed(error, session, finish)
+        return _failed(error, session, finish, heals)
     finally:
         os._exit = plain_exit
         watching.__exit__(None, None, None)
-    _end(session, finish)
+    _end(session, finish, heals)
     return 0
 
 
@@ -130,12 +137,21 @@ def _exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-def _end(session: Session, finish: Callable[[], None]) -> None:
+def _stopped(session: Session, stop: KeyboardInterrupt) -> None:
+    """What was not reached was not looked at: such a run is never clean."""
+    frame = _user_line(stop.__traceback__) or (None, None)
+    if session.outcome == "clean":
+        session.outcome = "failed"
+    words = "stopped from outside, before its end"
+    session.error = {"type": "KeyboardInterrupt", "message": words, "file": frame[0], "line": frame[1]}
+
+
+def _end(session: Session, finish: Callable[[], None], heals: bool = False) -> None:
     finish()
-    output.say(session)
+    output.say(session, heals=heals)
 
 
-def _failed(error: BaseException, session: Session, finish: Callable[[], None]) -> int:
+def _failed(error: BaseException, session: Session, finish: Callable[[], None], heals: bool = False) -> int:
     _print_traceback(error)
     told = _conflict_of(error)
     if told is not None and all(told is not c for c in session.conflicts):
@@ -152,7 +168,7 @@ def _failed(error: BaseException, session: Session, finish: Callable[[], None]) 
         "line": frame[1] if frame else None,
     }
     finish()
-    output.say(session, stopped_by=told)
+    output.say(session, stopped_by=told, heals=heals)
     return 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -36,10 +37,15 @@ _SPOKEN = {
 # What a culprit is, where no tap saw a write: first of all, and beside others.
 _FIRST = {
     "backward": "this backward() fails",
-    "numpy": "the array is written here, past PyTorch",
+    "numpy": "this line may have changed the array, past PyTorch",
     "escape": "the memory is shared with code outside torch here",
 }
+_HEALED = {**_FIRST, "backward": "this backward() goes through a graph that was used before"}
 _OTHER = {**_FIRST, "backward": "an earlier backward() was here"}
+
+_OF_HEAL = re.compile(
+    r"; gradmend\.heal\(\) runs the program as it is with the right gradient|gradmend\.heal\(\) runs it as it is; "
+)
 
 # What happened at the second place, where it is not a Save.
 _LABELS = {
@@ -50,8 +56,8 @@ _LABELS = {
 }
 
 
-def tell(conflict: Conflict, healed: bool = False) -> Story:
-    """`healed`: the program went on with the right gradient."""
+def tell(conflict: Conflict, healed: bool = False, heals: bool = False) -> Story:
+    """`healed`: the program went on with the right gradient. `heals`: it runs under heal()."""
     conflict = advised(conflict)
     spans: list[Span] = []
     write = conflict.writes[0] if conflict.writes else None
@@ -72,7 +78,11 @@ def tell(conflict: Conflict, healed: bool = False) -> Story:
     elif conflict.culprits:
         # An error of PyTorch's own: the line that raised, and for a second backward what led to it.
         first, *rest = conflict.culprits
-        add(Frame(first.file, first.line, ""), _FIRST.get(first.op, "look here first"), True)
+        add(
+            Frame(first.file, first.line, ""),
+            (_HEALED if healed else _FIRST).get(first.op, "look here first"),
+            True,
+        )
         at_backward = (conflict.backward.file, conflict.backward.line) if conflict.backward else None
         for culprit in rest:
             if (culprit.file, culprit.line) == at_backward:
@@ -98,7 +108,7 @@ def tell(conflict: Conflict, healed: bool = False) -> Story:
         message=conflict.message,
         spans=tuple(spans),
         notes=tuple(notes),
-        helps=_helps(conflict, healed),
+        helps=_helps(conflict, healed, heals or healed),
     )
 
 
@@ -135,11 +145,13 @@ def _with_others(first: Conflict, others: Sequence[Conflict]) -> Conflict:
     return replace(first, notes=(*first.notes, f"backward() needs as well: {told}"))
 
 
-def _helps(conflict: Conflict, healed: bool) -> tuple[str, ...]:
+def _helps(conflict: Conflict, healed: bool, heals: bool) -> tuple[str, ...]:
     proves = prover(bool(conflict.edit)) if conflict.writes or conflict.edit else ""
     if healed:
         return tuple(filter(None, (conflict.edit, proves)))
     first, rest = conflict.help[:-1], conflict.help[-1:]
+    if heals:  # it is what runs
+        rest = tuple(_OF_HEAL.sub("", line) for line in rest)
     return tuple(filter(None, (*first, proves, *rest)))
 
 

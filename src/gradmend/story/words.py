@@ -43,7 +43,7 @@ def message(
         return f"{handed} was changed behind PyTorch's back, but {needs}"
     if write is None:
         return f"{needs}, and it has changed"
-    silent = "; PyTorch does not notice, and the gradient is wrong" if kind == "silent" else ""
+    silent = "; PyTorch does not notice, and computes with the changed value" if kind == "silent" else ""
     if cause == "swap":
         return f"{at(write.site.user, near)} puts other memory under {named(write.tensor.name, save)}, but {needs}{silent}"
     return f"{changes(write, save, near)}, but {needs}{silent}"

@@ -17,6 +17,7 @@ from gradmend.fix.judging.judge import WORDS, Basis, Judge
 from gradmend.fix.judging.oracle import CONFIRMED, Oracles
 from gradmend.fix.rewrites import options, propose, recompute, save_for_backward, syntax
 from gradmend.fix.search import blind, diagnose
+from gradmend.fix.source import undoing
 from gradmend.fix.source.candidate import Candidate, Project
 from gradmend.fix.source.facts import Facts
 from gradmend.fix.source.text import Text, read
@@ -263,12 +264,35 @@ class Planner:
             if self.out_of_time:
                 why = self._too_long("the search")
             return Plan("unproven", self.ambiguous or why)
+        steps = [project]
         for candidate in found.chosen:
-            project = project.edited(candidate.sources)
+            steps.append(steps[-1].edited(candidate.sources))
+        found, project = self._smallest(found, steps)
         changed = self._changed(project)
         return Plan(
             "proven", sources=changed, chosen=found.chosen, verdict=found.verdict, joined=found.judge.joined
         )
+
+    def _smallest(self, found: Solved, steps: list[Project]) -> tuple[Solved, Project]:
+        """Copies that were found one after the other: a later one may have made an earlier one needless."""
+        at = 1
+        while len(steps) > 2 and at < len(steps) and all(c.kind in _COPIES for c in found.chosen):
+            if time.monotonic() > self.until:
+                break
+            try:
+                left = undoing.without(steps, at)
+            except ValueError:
+                at += 1
+                continue
+            self.tell(f"without: {found.chosen[at - 1].title}")
+            sources = self._bytes(left[-1])
+            verdict = found.judge.final(self.runner.run(sources, "plain", **found.judge.bounds), sources)
+            if verdict.same and (verdict.exact or not found.verdict.exact):
+                chosen = [c for n, c in enumerate(found.chosen, 1) if n != at]
+                found, steps = Solved(chosen, verdict, found.judge), left
+            else:
+                at += 1
+        return found, steps[-1]
 
     def _solve(
         self, judge: Judge, project: Project, plain: Run, healed: Run, chosen: list[Candidate]
@@ -417,6 +441,7 @@ def _other_line(plain: Run, trial: Run) -> bool:
 
 
 _OBVIOUS = frozenset({"rebind", "inplace_flag", "functional", "out_argument"})
+_COPIES = frozenset({"clone_save", "clone_write", "inplace_flag", "rebind", "functional"})
 _UPDATED = ("move", "recompute")  # they say where an update belongs
 
 

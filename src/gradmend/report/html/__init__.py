@@ -21,7 +21,7 @@ _OUTCOMES = {
 _HEADS = {"clean": "Clean", "conflict": "Conflict", "healed": "Healed", "failed": "Failed"}
 _KINDS = {
     "error": "PyTorch raises",
-    "silent": "PyTorch says nothing, and the gradient is wrong",
+    "silent": "PyTorch says nothing, and computes with the changed value",
     "refused-but-right": "PyTorch raises, although no needed byte changed",
 }
 

@@ -6,6 +6,8 @@ kept lies in the op's inputs, in its output, or in between.
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -125,9 +127,16 @@ def _candidates(op: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
 
     if op in EXAMPLES:
         names: dict[str, Any] = {"torch": torch, "F": F, **_values()}
-        inputs = {name: v for name, v in names.items() if isinstance(v, torch.Tensor)}
         call = EXAMPLES[op]
-        yield call, inputs, lambda: eval(call, names)  # one of our own lines above
+        told, spoken = _in_its_words(call)
+        taken = {said for names_ in spoken.values() for said in names_}
+        inputs = {
+            said: v
+            for name, v in names.items()
+            if isinstance(v, torch.Tensor)
+            for said in spoken.get(name, [] if name in taken else [name])
+        }
+        yield told, inputs, lambda: eval(call, names)  # one of our own lines above
     if op.startswith("_"):
         return  # internals trust their arguments, and may crash on ours
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{op}"):
@@ -141,6 +150,34 @@ def _candidates(op: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
             inputs, args, kwargs, shown = filled
             overload = getattr(getattr(torch.ops.aten, op), schema.overload_name or "default")
             yield f"torch.ops.aten.{op}({shown})", inputs, lambda f=overload, a=args, k=kwargs: f(*a, **k)
+
+
+def _in_its_words(call: str) -> tuple[str, dict[str, list[str]]]:
+    """The call with the function's own names for what we give it, and those names by ours: `target` for our `labels`."""
+    import torch
+    import torch.nn.functional as F
+
+    tree = ast.parse(call, mode="eval").body
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Attribute):
+        return call, {}
+    home = {"F": F, "torch": torch}.get(ast.unparse(tree.func.value))
+    known = _parameters(getattr(home, tree.func.attr), tree.func.attr) if home is not None else []
+    spoken: dict[str, list[str]] = {}
+    for at, given in enumerate(tree.args):
+        if isinstance(given, ast.Name) and at < len(known):
+            spoken.setdefault(given.id, []).append(known[at])
+            tree.args[at] = ast.Name(known[at])
+    return ast.unparse(tree), spoken
+
+
+def _parameters(function: Any, name: str) -> list[str]:
+    import torch
+
+    try:
+        return list(inspect.signature(function).parameters)
+    except ValueError:  # built in: its schema knows
+        schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+        return [a.name for a in schemas[0].arguments] if schemas else []
 
 
 def _fill(
