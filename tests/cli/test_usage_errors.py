@@ -11,7 +11,7 @@ PROGRAM = """
 import sys
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "libcst", "rich", "numba", "numpy"):
+        if name.partition(".")[0] in ("torch", "rich", "numba", "numpy"):
             raise ImportError(f"{name} must not be imported")
 sys.meta_path.insert(0, Block())
 from gradmend.cli.main import main
