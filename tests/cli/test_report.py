@@ -46,7 +46,8 @@ def test_command(tmp_path: Path) -> None:
     saved.write_text(json.dumps(found.as_json()))
     done = command(str(saved), "--html", str(tmp_path / "page.html"))
     assert done.returncode == 0
-    assert f"error[{found.conflicts[0].rule}]" in done.stdout
+    assert f"healed[{found.conflicts[0].rule}]" in done.stdout
+    assert "gradmend fix" not in done.stdout  # what runs here is our own command
     assert "gradmend: healed, 1 conflict" in done.stdout
     assert "<html" in (tmp_path / "page.html").read_text()
 

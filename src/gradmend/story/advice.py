@@ -16,6 +16,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
+from gradmend.folder import is_ours
 from gradmend.model import Conflict
 from gradmend.story import derived
 from gradmend.story.source import parse, statement_lines
@@ -56,7 +57,12 @@ def advised(conflict: Conflict) -> Conflict:
 def prover(edit: bool = True) -> str:
     """ "`gradmend fix train.py` tries and proves it", where a script runs."""
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    if not script.endswith(".py") or "site-packages" in script or not os.path.isfile(script):
+    if (
+        not script.endswith(".py")
+        or "site-packages" in script
+        or is_ours(script)
+        or not os.path.isfile(script)
+    ):
         return ""
     try:
         near = os.path.relpath(script)
