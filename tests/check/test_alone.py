@@ -22,6 +22,8 @@ NOT = {
     "another block": "y = w.exp()\nfor _ in range(2):\n    y += 1\n",
     "an alias": "y = x = w.exp()\ny += 1\n",
     "of itself": "y = w\ny = y.exp()\ny += 1\n",
+    "of a function that remembers": "from functools import cache\n@cache\ndef e():\n    return w.exp()\ny = e()\ny += 1\n",
+    "of a method of an object": "y = holder.value()\ny += 1\n",
     "global": "def f(w):\n    global y\n    y = w.exp()\n    y += 1\n",
     "no Python": "y = (\ny += 1\n",
 }

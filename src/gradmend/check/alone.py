@@ -1,12 +1,15 @@
 """Whether a name is the only way to its tensor where a line writes to it: then a clone before that line changes nothing else.
 
 Told from the text alone, and strictly: the name is bound on its own line of the same block, nothing mentions it between
-that line and the write, and no function, lambda or class of the file that could see the name mentions it at all.
+that line and the write, an op of torch makes its tensor there, and no function, lambda or class of the
+file that could see the name mentions it at all.
 """
 
 from __future__ import annotations
 
 import ast
+
+from gradmend.check.table import op
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
@@ -39,10 +42,21 @@ def _bound_here(block: list[ast.stmt], name: str, line: int) -> bool:
         if isinstance(one, ast.Assign) and len(one.targets) == 1:
             target = one.targets[0]
             if isinstance(target, ast.Name) and target.id == name and not _mentions(one.value, name):
-                return True
+                return _is_fresh(one.value)
         if _mentions(one, name):
             return False
     return False
+
+
+def _is_fresh(value: ast.expr) -> bool:
+    """Whether an op of torch makes it here. What another function returns may be remembered by it: a cache, a closure."""
+    if isinstance(value, (ast.BinOp, ast.UnaryOp)):
+        return True
+    return (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and op(value.func.attr) is not None
+    )
 
 
 def _seen_elsewhere(tree: ast.AST, scope: ast.AST, name: str) -> bool:

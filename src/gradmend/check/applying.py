@@ -15,8 +15,11 @@ from functools import partial
 from typing import Any
 
 from gradmend.check import notebooks
+from gradmend.check.files import fingerprint
 from gradmend.check.findings import Finding
 from gradmend.check.rewrite import fixed
+
+_CHANGED = "it changed while it was checked; left as it is, check it again"
 
 
 class Unfit(Exception):
@@ -32,33 +35,41 @@ class Rewritten:
     encoding: str
     count: int  # fixes in it
     diff: str
+    before: bytes  # what the file held when it was looked at
 
     def write(self) -> None:
         """All of it or nothing, to the file that a link leads to."""
         try:
-            _write(self.file, self.text.encode(self.encoding))
+            _write(self.file, self.text.encode(self.encoding), self.before)
         except OSError as error:
             raise Unfit(f"can't write it: {error.strerror or error}") from None
 
 
-def rewritten(file: str, findings: list[Finding], *, unsafe: bool, raw: bytes | None = None) -> Rewritten:
-    """Raises Unfit. `raw` is what the file holds, where that did not come from the disk."""
+def rewritten(
+    file: str, findings: list[Finding], *, unsafe: bool, raw: bytes | None = None, seen: str | None = None
+) -> Rewritten:
+    """Raises Unfit. `raw` is what the file holds, where that did not come from the disk; `seen` the print of what was checked."""
     try:
         if raw is None:
             with open(file, "rb") as handle:
                 raw = handle.read()
+        if seen is not None and fingerprint(raw) != seen:
+            raise Unfit(_CHANGED)
         if file.endswith(".ipynb"):
-            return _notebook(file, raw.decode("utf-8"), findings, unsafe)
+            return _notebook(file, raw, findings, unsafe)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         before = raw.decode(encoding)
+        if before.encode(encoding) != raw:
+            raise Unfit(f"can't rewrite it: {encoding} would change other lines too")
     except (OSError, SyntaxError, ValueError) as error:
         raise Unfit(f"can't rewrite it: {error}") from None
     after, count = fixed(before, findings, unsafe=unsafe)
     _compiles(after, file)
-    return Rewritten(file, after, encoding, count, diff(file, before, after))
+    return Rewritten(file, after, encoding, count, diff(file, before, after), raw)
 
 
-def _notebook(file: str, text: str, findings: list[Finding], unsafe: bool) -> Rewritten:
+def _notebook(file: str, raw: bytes, findings: list[Finding], unsafe: bool) -> Rewritten:
+    text = raw.decode("utf-8")
     content = json.loads(text)
     dump = json.dumps if unsafe else _layout(content, text)  # what is only shown needs no layout
     count, shown = 0, ""
@@ -73,7 +84,7 @@ def _notebook(file: str, text: str, findings: list[Finding], unsafe: bool) -> Re
         cell[key] = after.splitlines(keepends=True) if isinstance(cell[key], list) else after
     made = dump(content)
     _compiles(notebooks.read(made).source, file)
-    return Rewritten(file, made, "utf-8", count, shown)
+    return Rewritten(file, made, "utf-8", count, shown, raw)
 
 
 def _layout(content: Any, text: str) -> Callable[[Any], str]:
@@ -97,7 +108,7 @@ def _compiles(text: str, file: str) -> None:
         raise Unfit("a rewrite would break its syntax; left as it is") from None
 
 
-def _write(file: str, content: bytes) -> None:
+def _write(file: str, content: bytes, before: bytes) -> None:
     file = os.path.realpath(file)
     if not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
@@ -106,6 +117,10 @@ def _write(file: str, content: bytes) -> None:
         with open(part, "wb") as handle:
             handle.write(content)
         os.chmod(part, os.stat(file).st_mode)
+        with open(file, "rb") as handle:
+            if handle.read() != before:
+                os.remove(part)
+                raise Unfit(_CHANGED)
         os.replace(part, file)
     except OSError:
         with contextlib.suppress(OSError):

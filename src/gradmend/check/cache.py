@@ -33,14 +33,16 @@ class Cache:
     def _load(self) -> None:
         assert self.path is not None
         try:
+            if not self.path.is_file():
+                return  # none; or a FIFO, which would be waited for
             content = json.loads(self.path.read_text(encoding="utf-8"))
-            if content.get("stamp") == self._stamp:
+            if content.get("stamp") == self._stamp and isinstance(content["files"], dict):
                 self._entries = content["files"]
-        except (OSError, ValueError, AttributeError, KeyError):
+        except (OSError, ValueError, AttributeError, KeyError, RecursionError):
             pass  # none, or not ours: made anew
 
     def get(self, file: str) -> Result | None:
-        entry = self._entries.get(os.path.abspath(file))
+        entry = self._entries.get(_key(file))
         if entry is None:
             return None
         try:
@@ -54,14 +56,14 @@ class Cache:
                 entry["stopped"],
                 entry["depends"],
             )
-        except (KeyError, TypeError):
-            return None
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return None  # not as we left it
 
     def put(self, result: Result) -> None:
         if self.path is None or result.unreadable:
             return
         self._changed = True
-        self._entries[os.path.abspath(result.file)] = {
+        self._entries[_key(result.file)] = {
             "lines": result.lines,
             "stopped": result.stopped,
             "depends": result.depends,
@@ -86,6 +88,11 @@ class Cache:
             os.replace(part, self.path)
         except OSError:
             pass  # a cache that can't be written is only slower
+
+
+def _key(file: str) -> str:
+    """A file as it was named: what was found names it so, and the files it rests on beside it."""
+    return f"{os.path.abspath(file)}\n{file}"
 
 
 def _own_fingerprint() -> str:

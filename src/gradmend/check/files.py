@@ -70,7 +70,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
     project = Project({file: tree})
     analysis = analyse(file, tree, project)
     result.stopped = analysis.stopped
-    for other in project.read - {file}:
+    for other in (project.read | project.missing) - {file}:
         result.depends[other] = fingerprint_of(other)
     lines = {file: text.split("\n")}
     for finding in analysis.findings:
@@ -169,6 +169,8 @@ def _fitted_fix(fix: StaticFix | None, lines: list[str]) -> StaticFix | None:
         edit = replace(
             edit, column=_characters(first, edit.column), end_column=_characters(last, edit.end_column)
         )
+        if edit.line > 1 and lines[edit.line - 2].endswith("\\"):
+            return None  # the line goes on from the one above: a new line would end it
         if "\n" in edit.text and first[: edit.column - 1].strip():
             # Something stands before it on the line: `if x: y += 1`, `a = 1; y += 1`.
             if edit.text.startswith("with "):

@@ -46,6 +46,7 @@ class Project:
         self._modules: dict[str, Module] = {}
         self.overlay = overlay or {}  # files as an editor or stdin has them
         self.read: set[str] = set()  # whose content an answer depends on
+        self.missing: set[str] = set()  # that an import looked for: once there, the answer is another
 
     def module(self, file: str) -> Module:
         if file not in self._modules:
@@ -76,15 +77,25 @@ class Project:
 
     def _at(self, stem: str) -> Module | None:
         file = located(stem)
-        return self.module(file) if file else None
+        if file is None:
+            self.missing.update(_candidates(stem))
+            return None
+        return self.module(file)
 
 
 @cache
 def located(stem: str) -> str | None:
-    for file in (f"{stem}.py", os.path.join(stem, "__init__.py")):
-        if os.path.isfile(file):
-            return file
-    return None
+    return next(filter(os.path.isfile, _candidates(stem)), None)
+
+
+def _candidates(stem: str) -> tuple[str, str]:
+    return f"{stem}.py", os.path.join(stem, "__init__.py")
+
+
+def look_again() -> None:
+    """Files may have come and gone since: asked once a run, and at each change in an editor."""
+    for known in (located, roots, _is_project):
+        known.cache_clear()
 
 
 @cache

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
 from gradmend.check.findings import Finding, TextEdit
 
 
 def fixed(text: str, findings: list[Finding], *, unsafe: bool) -> tuple[str, int]:
     """The text with every fix that may be applied, and how many were; of two that overlap the first wins."""
-    lines = text.splitlines(keepends=True)
+    lines = io.StringIO(text, newline="").readlines()  # as Python counts them: a form feed ends no line
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from gradmend.check.cache import Cache
 from gradmend.check.files import Result, check_file
 from gradmend.check.findings import Finding
+from gradmend.check.project import look_again
 from gradmend.check.settings import Settings
 
 _FEW = 24  # files that are not worth starting processes for
@@ -26,6 +27,7 @@ class Outcome:
     lines: int = 0
     cached: int = 0
     stopped: int = 0  # files that were not followed to their end
+    prints: dict[str, str] = field(default_factory=dict)  # of what was checked, by file
 
 
 def check(
@@ -36,6 +38,7 @@ def check(
     cache: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
+    look_again()
     store = Cache(cache)
     outcome = Outcome(files=len(files))
     found: dict[tuple[str, int | None, str, int, int], Finding] = {}
@@ -45,6 +48,7 @@ def check(
     def take(result: Result) -> None:
         outcome.lines += result.lines
         outcome.stopped += result.stopped
+        outcome.prints[result.file] = result.depends.get(result.file, "")
         if result.unreadable:
             outcome.unreadable.append((result.file, result.unreadable))
         for finding in result.findings:

@@ -15,6 +15,7 @@ from gradmend import __version__
 from gradmend.check import hover, notebooks
 from gradmend.check.files import check_file
 from gradmend.check.findings import Finding, Place, TextEdit
+from gradmend.check.project import look_again
 from gradmend.check.settings import Settings, load
 from gradmend.errors import UsageError
 
@@ -42,6 +43,7 @@ def make() -> LanguageServer:
         text = document.source
         if urlparse(uri).scheme == "vscode-notebook-cell":
             text = "\n".join(notebooks.plain(text))
+        look_again()
         result = check_file(file, text.encode("utf-8", "replace"))
         found[uri] = [f for f in result.findings if f.place.file == file and settings.wants(f.rule, file)]
         server.text_document_publish_diagnostics(

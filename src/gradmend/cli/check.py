@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     for file, why in outcome.unreadable:
         print(f"gradmend: {file}: {why}", file=sys.stderr)
     if args.diff:
-        shown = _rewrite(outcome.findings, apply=False)
+        shown = _rewrite(outcome.findings, outcome.prints, apply=False)
         _unshown(args, outcome.findings, shown)
         return _code(args, outcome.findings, bool(missing or outcome.unreadable))
     _show(args, outcome.findings, outcome.files)
@@ -104,7 +104,7 @@ def _fixed(outcome: Any, look: Callable[[], Any]) -> Any:
     """Safe fixes applied, and what is left looked for anew: lines have moved, and a second write may show behind the first."""
     total, open_ = 0, _fixable(outcome)
     while open_:
-        done = _rewrite(outcome.findings, apply=True)
+        done = _rewrite(outcome.findings, outcome.prints, apply=True)
         if not done:
             break
         total += done
@@ -158,7 +158,7 @@ def _show(args: argparse.Namespace, findings: list[Any], files: int) -> None:
         print(f"gradmend: {found} in {files} file{'s' * (files != 1)}", file=sys.stderr)
 
 
-def _rewrite(findings: list[Any], *, apply: bool) -> int:
+def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int:
     """Apply the safe fixes and say how many; or show all as a diff."""
     from gradmend.check.applying import Unfit, rewritten
 
@@ -169,7 +169,7 @@ def _rewrite(findings: list[Any], *, apply: bool) -> int:
     done = 0
     for file, mine in by_file.items():
         try:
-            made = rewritten(file, mine, unsafe=not apply)
+            made = rewritten(file, mine, unsafe=not apply, seen=prints.get(file))
             if apply:
                 made.write()
             else:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradmend.check.values import NONE, Instance, Value, unknown
+from gradmend.check.walk.ending import leaves
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -47,7 +48,7 @@ class Branches:
                     (
                         partial(truth, test) if test is not None else _yes,
                         partial(self._arm, test, body),
-                        _leaves(body),
+                        leaves(body),
                     )
                     for test, body in arms
                 ]
@@ -70,7 +71,7 @@ class Branches:
     def _chain(self, arms: list[Arm]) -> str:
         """A long chain of arms: one question with many answers, so that its length is neither depth nor path."""
         tag = self.walk.ledger.now()
-        which, leaves = ("arm", tag), ("leaves", tag)
+        which, left = ("arm", tag), ("leaves", tag)
         changes: list[tuple[int, list[tuple[dict, Any, Any]]]] = []
         ends: list[str] = []
         before = self.walk.path
@@ -78,7 +79,7 @@ class Branches:
             taken = known()
             if taken is False:
                 continue
-            self.walk.path = (*before, (leaves, leaving))
+            self.walk.path = (*before, (left, leaving))
             status, changed = self.walk.arm(which, i, walk)
             self.walk.path = before
             if status:
@@ -93,7 +94,7 @@ class Branches:
             return "continue" if "continue" in ends else ends[0]
         self.walk.join(which, changes)
         if ends:
-            self.walk.path = (*before, (leaves, False))
+            self.walk.path = (*before, (left, False))
         return ""
 
     def _arm(self, test: ast.expr | None, body: list[ast.stmt]) -> str:
@@ -142,7 +143,7 @@ class Branches:
     def _match(self, node: ast.Match) -> str:
         self.walk.eval(node.subject)
         return self._chain(
-            [(partial(_always, case), partial(self._case, case), _leaves(case.body)) for case in node.cases]
+            [(partial(_always, case), partial(self._case, case), leaves(case.body)) for case in node.cases]
         )
 
     def _case(self, case: ast.match_case) -> str:
@@ -247,10 +248,6 @@ def _always(case: ast.match_case) -> bool | None:
     """`case _:` takes whatever is left."""
     pattern = case.pattern
     return (isinstance(pattern, ast.MatchAs) and pattern.pattern is None and case.guard is None) or None
-
-
-def _leaves(body: list[ast.stmt]) -> bool:
-    return isinstance(body[-1], (ast.Return, ast.Raise, ast.Break, ast.Continue))
 
 
 def _forever(node: Any) -> bool:

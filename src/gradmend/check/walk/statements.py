@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gradmend.check.values import NONE, Const, Dict, Seq, Tensor, Value, unknown
+from gradmend.check.walk.ending import ends_program
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -111,7 +112,7 @@ class Statements:
     def _expr(self, node: ast.Expr) -> str:
         if not isinstance(node.value, ast.Constant):
             self.walk.eval(node.value)
-        return ""
+        return "raise" if ends_program(node) else ""
 
     def _return(self, node: ast.Return) -> str:
         value = self.walk.eval(node.value) if node.value is not None else NONE
@@ -152,4 +153,4 @@ class Statements:
     def _assert(self, node: ast.Assert) -> str:
         if isinstance(node.test, ast.Call):
             self.walk.eval(node.test)
-        return ""
+        return "raise" if ends_program(node) else ""

@@ -1,0 +1,94 @@
+"""--fix writes what was checked, where it was checked, or nothing."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from gradmend.check import applying
+from gradmend.check.files import check_file, fingerprint
+from gradmend.cli.main import main
+
+HEAD = "import torch\nx = torch.ones(3, requires_grad=True)\n"
+BAD = HEAD + "y = x.exp()\ny += 1\ny.sum().backward()\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("odd", ["\f", "\u2028", "\x85", "\x0b"])
+def test_lines_are_counted_as_python_does(folder: Path, odd: str) -> None:
+    file = folder / "a.py"
+    file.write_text(f"# one{odd}comment\n" + BAD, encoding="utf-8")
+    assert main(["check", "--fix", "a.py"]) == 0
+    assert file.read_text(encoding="utf-8").count("y = y.clone()\ny += 1\n") == 1
+    runpy.run_path(str(file))
+
+
+def test_a_line_that_goes_on_gets_no_line_inside(folder: Path) -> None:
+    file = folder / "a.py"
+    file.write_text(HEAD + "for i in range(3): y = x.exp(); \\\ny += 1; y.sum().backward()\n")
+    before = file.read_text()
+    main(["check", "--fix", "a.py"])
+    assert file.read_text() == before
+
+
+def test_a_file_that_changed_meanwhile_is_left(folder: Path) -> None:
+    file = folder / "a.py"
+    file.write_text(BAD)
+    found = check_file("a.py").findings
+    seen = fingerprint(file.read_bytes())
+    made = applying.rewritten("a.py", found, unsafe=False, seen=seen)
+    file.write_text("# mine\n" + BAD)
+    with pytest.raises(applying.Unfit, match="changed while it was checked"):
+        applying.rewritten("a.py", found, unsafe=False, seen=seen)
+    with pytest.raises(applying.Unfit, match="changed while it was checked"):
+        made.write()
+    assert file.read_text() == "# mine\n" + BAD
+    assert [p.name for p in folder.iterdir()] == ["a.py"]
+
+
+def test_one_file_by_two_names_is_fixed_once(folder: Path) -> None:
+    (folder / "a.py").write_text(BAD)
+    (folder / "b.py").symlink_to("a.py")
+    main(["check", "--fix", "a.py", "b.py"])
+    assert (folder / "a.py").read_text().count("clone()") == 1
+
+
+@pytest.mark.parametrize("encoding", ["unicode_escape", "utf-7"])
+def test_an_encoding_that_does_not_come_back_is_left(folder: Path, encoding: str) -> None:
+    file = folder / "a.py"
+    file.write_bytes(f"# -*- coding: {encoding} -*-\ns = '~'\n{BAD}".encode("ascii"))
+    before = file.read_bytes()
+    main(["check", "--fix", "a.py"])
+    assert file.read_bytes() == before
+
+
+def test_what_is_remembered_does_not_hang_on_how_a_file_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.py").write_text(BAD)
+    for name in ("a.py", str(folder / "a.py"), "./a.py", "a.py", str(folder)):
+        assert main(["check", name]) == 1, name
+
+
+def test_a_file_that_an_import_did_not_find_is_looked_for_again(folder: Path) -> None:
+    (folder / "a.py").write_text(HEAD + "from helper import f\ny = x.exp()\nf(y)\ny.sum().backward()\n")
+    assert main(["check", "."]) == 0
+    (folder / "helper.py").write_text("def f(t):\n    t.add_(1)\n")
+    assert main(["check", "."]) == 1
+
+
+@pytest.mark.parametrize(
+    "end", ["sys.exit(1)", "os._exit(1)", "quit()", "assert False, 'never'", "raise SystemExit"]
+)
+def test_an_arm_that_ends_the_program_is_no_path_to_backward(folder: Path, end: str) -> None:
+    (folder / "a.py").write_text(
+        f"import os, sys\n{HEAD}y = x.exp()\nif x.sum() < 0:\n    y += 1\n    {end}\ny.sum().backward()\n"
+    )
+    assert main(["check", "a.py"]) == 0
