@@ -134,6 +134,8 @@ class External:
             return args[0]
         if last in ("compile", "script"):
             return Ext("builtins.iter")
+        if last == "is_grad_enabled":
+            return unknown() if self.walk.grad_mode is None else Const(self.walk.grad_mode)
         if last == "from_numpy" and args:
             return self.walk.arrays.from_array(args[0], node)
         if last == "DataLoader" or (parts[1:2] == ["utils"] and last in ("DataLoader", "TensorDataset")):

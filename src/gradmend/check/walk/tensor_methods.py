@@ -213,7 +213,9 @@ class TensorMethods:
             made.uncertain = True
             return made
         if name in ("reshape", "flatten", "reshape_as"):
-            return self.walk.tensors.look(tensor, node, name)
+            made = self.walk.tensors.look(tensor, node, name)
+            made.uncertain = tensor.base is not None  # of a transposed one it is a copy
+            return made
         if name == "detach_":
             self.walk.refusals.refusals(tensor, "detach_", node, [], "detach_()")
             if tensor.base is None:

@@ -1,4 +1,4 @@
-"""--fix writes what was checked, where it was checked, or nothing."""
+"""What an attack found: --fix writes what was checked or nothing, the cache tells the truth, paths that end are no paths."""
 
 from __future__ import annotations
 
@@ -92,3 +92,23 @@ def test_an_arm_that_ends_the_program_is_no_path_to_backward(folder: Path, end: 
         f"import os, sys\n{HEAD}y = x.exp()\nif x.sum() < 0:\n    y += 1\n    {end}\ny.sum().backward()\n"
     )
     assert main(["check", "a.py"]) == 0
+
+
+QUIET = {
+    "grad mode is on": "y = x.exp()\nif not torch.is_grad_enabled():\n    y += 1\ny.sum().backward()\n",
+    "grad mode is off": "with torch.no_grad():\n    y = x.exp()\n    y.mul_(2) if not torch.is_grad_enabled() else y\n",
+}
+COPIED = "y = torch.ones(2, 4, requires_grad=True).exp().t().reshape(-1)\ny += 1\ny.sum().backward()\n"
+
+
+@pytest.mark.parametrize("what", QUIET)
+def test_what_the_grad_mode_tells_is_known(folder: Path, what: str) -> None:
+    (folder / "a.py").write_text(HEAD + QUIET[what])
+    assert main(["check", "a.py"]) == 0
+
+
+def test_a_reshape_that_may_copy_is_no_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.py").write_text(HEAD + COPIED)
+    runpy.run_path(str(folder / "a.py"))  # it does copy here
+    main(["check", "a.py"])
+    assert "error[" not in capsys.readouterr().out
