@@ -8,19 +8,34 @@ file that could see the name mentions it at all.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from functools import lru_cache
 
 from gradmend.check.table import op
 
+_ANY = frozenset({"locals", "vars", "globals", "eval", "exec"})  # whoever calls these may reach any name
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def is_alone(text: str, name: str, line: int) -> bool:
+    found = _places(text).get(line)
+    if found is None:
+        return False
+    block, hidden = found
+    return name not in hidden and not hidden & _ANY and _bound_here(block, name, line)
+
+
+_Place = tuple[list[ast.stmt], frozenset[str]]
+
+
+@lru_cache(maxsize=4)  # a file has many findings
+def _places(text: str) -> dict[int, _Place]:
+    """By the line where a statement starts: its block, and the names that scopes inside of its own use."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    scope: ast.AST = tree
-    block: list[ast.stmt] | None = None
+        return {}
+    blocks: dict[int, tuple[list[ast.stmt], ast.AST]] = {}
     stack: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
     while stack:
         node, home = stack.pop()
@@ -28,12 +43,27 @@ def is_alone(text: str, name: str, line: int) -> bool:
             home = node
         for _, value in ast.iter_fields(node):
             items = value if isinstance(value, list) else [value]
-            if items and isinstance(items[0], ast.stmt) and any(one.lineno == line for one in items):
-                block, scope = items, home
+            if items and isinstance(items[0], ast.stmt):
+                blocks.update((one.lineno, (items, home)) for one in items)
             stack += [(item, home) for item in items if isinstance(item, ast.AST)]
-    if block is None or isinstance(scope, (ast.Lambda, ast.ClassDef)):
-        return False
-    return _bound_here(block, name, line) and not _seen_elsewhere(tree, scope, name)
+    hidden: dict[ast.AST, frozenset[str]] = {}
+    found: dict[int, _Place] = {}
+    for line, (block, scope) in blocks.items():
+        if isinstance(scope, (ast.Lambda, ast.ClassDef)):
+            continue
+        if scope not in hidden:
+            hidden[scope] = frozenset(_names_inside(scope))
+        found[line] = block, hidden[scope]
+    return found
+
+
+def _names_inside(scope: ast.AST) -> Iterator[str]:
+    """Those that scopes inside of this one use, and those that are declared global or nonlocal."""
+    for node in ast.walk(scope):
+        if node is not scope and isinstance(node, _SCOPES):
+            yield from (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            yield from node.names
 
 
 def _bound_here(block: list[ast.stmt], name: str, line: int) -> bool:
@@ -59,19 +89,5 @@ def _is_fresh(value: ast.expr) -> bool:
     )
 
 
-def _seen_elsewhere(tree: ast.AST, scope: ast.AST, name: str) -> bool:
-    """A scope inside of this one that uses the name; of a module's name, any scope at all."""
-    for node in ast.walk(tree if isinstance(scope, ast.Module) else scope):
-        if node is not scope and isinstance(node, _SCOPES) and _mentions(node, name):
-            return True
-        if isinstance(node, (ast.Global, ast.Nonlocal)) and name in node.names:
-            return True
-    return False
-
-
 def _mentions(node: ast.AST, name: str) -> bool:
-    return any(
-        (isinstance(one, ast.Name) and one.id == name)
-        or (isinstance(one, ast.Name) and one.id in ("locals", "vars", "globals", "eval", "exec"))
-        for one in ast.walk(node)
-    )
+    return any(isinstance(one, ast.Name) and (one.id == name or one.id in _ANY) for one in ast.walk(node))
