@@ -7,6 +7,7 @@ import ast
 import pytest
 import torch
 
+from gradmend import rules
 from gradmend.check import table
 from gradmend.check.files import check_file
 from gradmend.check.instead import instead
@@ -75,3 +76,34 @@ def test_every_twin_is_a_method_of_tensors() -> None:
         line = instead(statement, statement.value).line
         if line and "_like" not in line:
             assert hasattr(torch.Tensor, line.removeprefix("y = y.").partition("(")[0]), name
+
+
+def test_what_a_checkpoint_closes_over_gets_no_clone() -> None:
+    """A clone or a new tensor under the old name is read by the second run, and the gradient is as wrong, in silence."""
+    bad = rules.get("GM208").bad.strip("\n")
+    (found,) = check_file("/nowhere/h.py", bad.encode()).findings
+    assert (found.rule, found.fix) == ("GM208", None)
+    assert "as an argument" in found.help and "clone" not in found.help
+    for line in ("scale = scale.clone(); scale.fill_(5.0)", "scale = torch.full_like(scale, 5.0)"):
+        names: dict[str, torch.Tensor] = {}
+        exec(bad.replace("scale.fill_(5.0)", line), names)
+        assert not torch.allclose(names["x"].grad, 8 * names["x"])  # type: ignore[arg-type]
+
+
+def test_an_argument_of_a_checkpoint_may_be_cloned() -> None:
+    source = """\
+import torch
+from torch.utils.checkpoint import checkpoint
+
+x = torch.tensor([1.0, 2.0], requires_grad=True)
+h = x * 2
+y = checkpoint(lambda t: t ** 2, h, use_reentrant=False)
+h += 1
+y.sum().backward()
+"""
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert (found.place.line, found.rule) == (7, "GM208")
+    assert found.fix is not None and found.fix.edits[0].text == "h = h.clone()\n"
+    names: dict[str, torch.Tensor] = {}
+    exec(source.replace("h += 1", "h = h.clone()\nh += 1"), names)
+    assert torch.equal(names["x"].grad, 8 * names["x"])  # type: ignore[arg-type]

@@ -33,6 +33,8 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
     where = _line(save.place, write.place)
     if save.slot == "ctx":
         kept = f"{save.op} on {where} hung it on ctx"
+    elif save.op == "checkpoint" and save.unguarded:
+        kept = f"the checkpointed function reads it again on {where}"
     elif save.slot == "result":
         kept = f"{save.op} on {where} kept its result"
     else:
@@ -45,7 +47,10 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
         needs = "for backward()"
     quiet = write.how not in ("loud", "detach") or save.unguarded
     end = ": the gradient is silently wrong" if quiet else ""
-    related = [(f"{save.op} keeps {'its result' if save.slot == 'result' else 'this'} here", save.place)]
+    keeps = "keeps its result" if save.slot == "result" else "keeps this"
+    if save.op == "checkpoint" and save.unguarded:
+        keeps = "reads this again"
+    related = [(f"{save.op} {keeps} here", save.place)]
     if backward is not None:
         related.append(("backward() needs it here", backward))
     return Finding(
@@ -53,9 +58,10 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
         code,
         severity,
         f"{did}, but {kept} {needs}{end}",
-        _help(code, write),
+        _help(code, save, write),
         tuple(related),
-        write.fix,
+        # A clone would be a new tensor under the old name, and the second run of a checkpoint reads the name.
+        None if code == "GM208" and save.unguarded else write.fix,
     )
 
 
@@ -150,8 +156,10 @@ def _op(op: str) -> str:
     return "this call" if op in ("call", "") else op
 
 
-def _help(code: str, write: Write) -> str:
+def _help(code: str, save: Save, write: Write) -> str:
     """For a write in the open, the very line to type instead."""
+    if code == "GM208" and save.unguarded:
+        return _READ_AGAIN
     line, clone = write.instead.line, write.instead.clone
     if code == "GM103" and clone and write.instead.part:
         return f"clone it first: `{clone}`; of a buffer filled in a loop, collect the parts in a list and torch.stack them"
@@ -162,6 +170,10 @@ def _help(code: str, write: Write) -> str:
     return f"write `{line}`" + (f", or clone it first: `{clone}`" if clone else "")
 
 
+_READ_AGAIN = (
+    "write to it after backward(), or hand it to the checkpointed function as an argument and bind a new tensor here; a new "
+    "tensor alone does not help, backward() runs the function again and it reads the name again"
+)
 _HELP = {
     "GM101": "write it out of place, or clone the result first",
     "GM102": "write it out of place, or clone it before the write",
@@ -194,7 +206,7 @@ _HELP = {
     "GM205": "keep tensors with ctx.save_for_backward, and write out of place",
     "GM206": "call ctx.mark_dirty(x) in forward, or write to a copy",
     "GM207": "return a new gradient (`return g * 2`) instead of writing to it",
-    "GM208": "don't write to the inputs of a checkpointed function",
+    "GM208": "write to it after backward(), or bind a new tensor instead: the checkpointed function runs again in backward()",
     "GM209": "clone it before the collective, or call the collective after backward()",
     "GM210": "make the edit in the open (`torch.where`, masked_fill), or say that it is meant: `h + (edited - h).detach()`",
     "GM211": "call backward() first, or give the two roles two layers (copy.deepcopy)",
