@@ -7,10 +7,10 @@ conflict. Events carry the arms of the branches they lie in: two that can't be o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradmend.check import words
-from gradmend.check.findings import Finding, Place, Severity, StaticFix
+from gradmend.check.findings import Call, Finding, Place, Severity, StaticFix
 from gradmend.check.instead import UNKNOWN, Instead
 from gradmend.check.values import Node, Path, Storage, Tensor
 
@@ -46,6 +46,7 @@ class Write:
     flag: bool = False  # by inplace=True
     fix: StaticFix | None = None
     instead: Instead = UNKNOWN
+    via: Call | None = None
     of: Tensor | None = None  # of detach_(): the tensor that was detached
 
 
@@ -83,6 +84,7 @@ class Ledger:
         retain: bool,
         assumed: bool = False,
         only: set[Node] | None = None,
+        via: Call | None = None,
     ) -> list[Tensor]:
         """Go through the graph as backward would: conflicts, parts that are used up. Returns the leaves it reached."""
         self.backwards += not assumed
@@ -110,7 +112,7 @@ class Ledger:
             if used is not None:
                 # Somebody else's call may have detached what it was given; the same loss twice is the same loss.
                 if node.keeps and not assumed and (node.sure or id(node) in first):
-                    self.told(words.second_backward(node, used[0], place))
+                    self.told(replace(words.second_backward(node, used[0], place), via=via))
                     continue
                 if node.keeps:
                     continue

@@ -43,7 +43,7 @@ def make() -> LanguageServer:
         if urlparse(uri).scheme == "vscode-notebook-cell":
             text = "\n".join(notebooks.plain(text))
         result = check_file(file, text.encode("utf-8", "replace"))
-        found[uri] = [f for f in result.findings if f.place.file == file and settings.wants(f.rule, file)]
+        found[uri] = [f for f in result.findings if f.told_in((file,)) and settings.wants(f.rule, file)]
         server.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(
                 uri=uri, version=document.version, diagnostics=[_diagnostic(f, document) for f in found[uri]]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gradmend.check.findings import UNCHECKED, Finding, Place, Severity, StaticFix
+from gradmend.check.findings import UNCHECKED, Call, Finding, Place, Severity, StaticFix
 from gradmend.check.values import Node, Tensor
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
         tuple(related),
         # A clone would be a new tensor under the old name, and the second run of a checkpoint reads the name.
         None if code == "GM208" and save.unguarded else write.fix,
+        write.via,
     )
 
 
@@ -127,6 +129,23 @@ def kept_reference(name: str, taken: Place | None, read: Place, added: Place) ->
     )
 
 
+def at_the_call(finding: Finding, call: Call) -> Finding:
+    """What lies in an imported file, told where the checked file calls into it."""
+    there = finding.place
+    own, other = _name(call.place), _name(there)
+    said = finding.message.replace(f"{own} line ", "line ")
+    return replace(
+        finding,
+        place=call.place,
+        message=f"in {call.function}() at {other}:{there.line}, {said}",
+        help=f"in {other}: {finding.help}" if finding.help else "",
+        related=(*finding.related, ("this is the line", there)),
+        fix=None,
+        via=None,
+        stands_for=there,
+    )
+
+
 def too_deep(place: Place) -> Finding:
     what = "nested too deeply to be followed: what this does was not checked"
     return Finding(
@@ -149,7 +168,11 @@ def refused(
 def _line(place: Place, beside: Place) -> str:
     if place.file == beside.file:
         return f"line {place.line}"
-    return f"{place.file.replace(chr(92), '/').rpartition('/')[2]} line {place.line}"
+    return f"{_name(place)} line {place.line}"
+
+
+def _name(place: Place) -> str:
+    return place.file.replace("\\", "/").rpartition("/")[2]
 
 
 def _op(op: str) -> str:

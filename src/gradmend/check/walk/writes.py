@@ -158,6 +158,7 @@ class Writes:
                     flag,
                     fix,
                     other,
+                    via=self.walk.via(),
                 ),
             )
 
