@@ -11,6 +11,7 @@ from gradmend import rules
 from gradmend.check import table
 from gradmend.check.files import check_file
 from gradmend.check.instead import instead
+from gradmend.check.rewrite import fixed
 
 PROGRAM = """\
 import torch
@@ -107,3 +108,41 @@ y.sum().backward()
     names: dict[str, torch.Tensor] = {}
     exec(source.replace("h += 1", "h = h.clone()\nh += 1"), names)
     assert torch.equal(names["x"].grad, 8 * names["x"])  # type: ignore[arg-type]
+
+
+READS = """\
+import torch
+
+w = torch.eye(3).mul(0.5).requires_grad_()
+x = torch.linspace(0.1, 1, 12).reshape(4, 3)
+h = torch.zeros(4, 3)
+h[0] = x[0] @ w
+for t in range(1, 4):
+    {line}
+h.sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "typed"),
+    [
+        ("h[t] = torch.tanh(h[t - 1] @ w + x[t])", "h[t] = torch.tanh(h[t - 1].clone() @ w + x[t])"),
+        ("h[t] += h[t - 1] ** 2 + h.shape[0]", "h[t] += h[t - 1].clone() ** 2 + h.shape[0]"),
+        (
+            "h[t].add_(h[t - 1] * h[t - 1].exp() * w[0])",
+            "h[t].add_(h[t - 1].clone() * h[t - 1].clone().exp() * w[0])",
+        ),
+    ],
+)
+def test_a_line_that_reads_what_it_writes_clones_what_it_reads(line: str, typed: str) -> None:
+    """A clone before such a line moves both to new memory, and PyTorch refuses as before."""
+    source = READS.format(line=line)
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert found.place.line == 8 and "h[t - 1].clone()" in found.help and "h = h.clone()" not in found.help
+    mended, count = fixed(source, [found], unsafe=True)
+    assert (mended, count) == (READS.format(line=typed), 1)
+    for text in (source, READS.format(line=f"h = h.clone(); {line}")):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            exec(text, {})
+    exec(mended, {})
+    assert check_file("/nowhere/h.py", mended.encode()).findings == []

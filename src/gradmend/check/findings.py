@@ -22,6 +22,12 @@ class Place:
     end_column: int
     cell: int | None = None  # of a notebook, from 1; lines are those of the cell then
 
+    def holds(self, other: Place) -> bool:
+        """Is the other a part of it?"""
+        start, end = (self.line, self.column), (self.end_line, self.end_column)
+        theirs, last = (other.line, other.column), (other.end_line, other.end_column)
+        return self.file == other.file and start <= theirs and last <= end and self != other
+
     def as_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {
             "file": self.file,

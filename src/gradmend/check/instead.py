@@ -10,6 +10,7 @@ from gradmend.check import table
 _LONGEST = 72  # of what is shown; a longer line is clearer in the file than in a message
 # Methods whose name without the underscore is missing, or does something else; tests ask torch.
 _NO_TWIN = table.OVERWRITES | {"bernoulli_", "random_"}
+_FACTS = frozenset({"shape", "size", "dtype", "device", "ndim", "dim", "numel", "requires_grad"})
 _FRESH = {"zero_": "torch.zeros_like({})", "fill_": "torch.full_like({}, {})"}
 
 
@@ -41,6 +42,44 @@ def instead(statement: ast.stmt | None, site: ast.AST) -> Instead:
     if alone and not _dotted(target):  # `y[0].mul_(2)` changes y: `y[0].mul(2)` alone would change nothing
         return _cloned(target)
     return Instead(_assigned(target, call) if alone else _shown(call), _clone(target))
+
+
+def reads(statement: ast.stmt) -> list[ast.expr]:
+    """Where the statement that writes reads what it writes to: `h[t - 1]` in `h[t] = h[t - 1] @ w`. A clone before the statement
+    leaves both in one memory; one of what is read parts them."""
+    target = _target(statement)
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    if target is None or not _dotted(target):
+        return []
+    name = ast.unparse(target)
+    found: list[ast.expr] = []
+    values: list[ast.AST] = []
+    if isinstance(statement, (ast.Assign, ast.AugAssign)):
+        values = [statement.value]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        values = [*statement.value.args, *(k.value for k in statement.value.keywords)]
+    while values:
+        node = values.pop()
+        root = node
+        while isinstance(root, ast.Subscript):
+            root = root.value
+        if isinstance(root, (ast.Name, ast.Attribute)) and ast.unparse(root) == name:
+            assert isinstance(node, ast.expr)
+            found.append(node)
+        elif not (isinstance(node, ast.Attribute) and node.attr in _FACTS):
+            values += ast.iter_child_nodes(node)
+    return sorted(found, key=lambda n: (n.lineno, n.col_offset))
+
+
+def _target(statement: ast.stmt) -> ast.expr | None:
+    if isinstance(statement, ast.AugAssign):
+        return statement.target
+    if isinstance(statement, ast.Assign):
+        return statement.targets[0] if len(statement.targets) == 1 else None
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return _called(statement.value)[0]
+    return None
 
 
 def _cloned(target: ast.expr) -> Instead:

@@ -46,6 +46,7 @@ class Write:
     flag: bool = False  # by inplace=True
     fix: StaticFix | None = None
     instead: Instead = UNKNOWN
+    reads: StaticFix | None = None  # for a Save inside of the statement that writes
     via: Call | None = None
     of: Tensor | None = None  # of detach_(): the tensor that was detached
 

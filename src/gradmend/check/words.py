@@ -54,6 +54,8 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
     related = [(f"{save.op} {keeps} here", save.place)]
     if backward is not None:
         related.append(("backward() needs it here", backward))
+    # What the statement itself reads, it reads after a clone that stands before it.
+    within = write.place.holds(save.place)
     return Finding(
         write.place,
         code,
@@ -62,7 +64,7 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
         _help(code, save, write),
         tuple(related),
         # A clone would be a new tensor under the old name, and the second run of a checkpoint reads the name.
-        None if code == "GM208" and save.unguarded else write.fix,
+        None if code == "GM208" and save.unguarded else write.reads if within else write.fix,
         write.via,
     )
 
@@ -184,6 +186,13 @@ def _help(code: str, save: Save, write: Write) -> str:
     if code == "GM208" and save.unguarded:
         return _READ_AGAIN
     line, clone = write.instead.line, write.instead.clone
+    if code in ("GM101", "GM102", "GM103") and write.place.holds(save.place):
+        ways = [f"write `{line}`"] if line else []
+        if write.reads is not None:
+            ways.append(write.reads.message)
+        if code == "GM103":
+            ways.append("of a buffer filled in a loop, collect the parts in a list and torch.stack them")
+        return ", or ".join(ways) or _HELP[code]
     if code == "GM103" and clone and write.instead.part:
         return f"clone it first: `{clone}`; of a buffer filled in a loop, collect the parts in a list and torch.stack them"
     if code not in ("GM101", "GM102") or not (line or clone):

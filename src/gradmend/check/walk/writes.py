@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradmend.check import table, words
-from gradmend.check.fixes import clone_first, out_of_place
-from gradmend.check.instead import UNKNOWN, instead
+from gradmend.check.fixes import clone_first, clone_where_read, out_of_place
+from gradmend.check.instead import UNKNOWN, instead, reads
 from gradmend.check.ledger import Write, compatible
 from gradmend.check.values import MAYBE, NO, YES, Const, Node, Path, Tensor, Value
 from gradmend.check.walk.targets import plain_target, target_name
@@ -127,7 +127,7 @@ class Writes:
         for storage in tensor.storages:
             if not storage.saves:
                 continue
-            fix, other = None, UNKNOWN
+            fix, other, read = None, UNKNOWN, None
             statement = self.walk.statement
             # Under no_grad a clone would cut the gradient: there is no such fix.
             if (
@@ -138,6 +138,9 @@ class Writes:
                 and not shown.endswith("step")
             ):
                 other = instead(statement, site)
+                whole = self.walk.at(statement)
+                if any(whole.holds(save.place) for save in storage.saves):
+                    read = clone_where_read(reads(statement))
                 target = plain_target(statement)
                 if target is not None:
                     safe = not storage.shared and not tensor.opaque and tensor.base is None
@@ -158,6 +161,7 @@ class Writes:
                     flag,
                     fix,
                     other,
+                    read,
                     via=self.walk.via(),
                 ),
             )
