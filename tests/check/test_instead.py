@@ -146,3 +146,60 @@ def test_a_line_that_reads_what_it_writes_clones_what_it_reads(line: str, typed:
             exec(text, {})
     exec(mended, {})
     assert check_file("/nowhere/h.py", mended.encode()).findings == []
+
+
+def helps(source: str) -> str:
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    return found.help
+
+
+def test_a_chain_of_writes_is_written_as_one_line() -> None:
+    """`self.scale.mul(0.9)` alone would throw the result away, and the rest of the chain too."""
+    source = PROGRAM.format(line="y.mul_(0.9).add_(0.1)")
+    assert "write `y = y.mul(0.9).add(0.1)`, or clone it first" in helps(source)
+    names: dict[str, torch.Tensor] = {}
+    exec(source.replace("y.mul_(0.9).add_(0.1)", "y = y.mul(0.9).add(0.1)"), names)
+    assert torch.allclose(names["y"], names["x"].exp() * 0.9 + 0.1)
+
+
+def test_a_result_used_at_once_and_a_tensor_used_later_need_a_clone() -> None:
+    """With `z = y.add(1)` the last line would see the old y."""
+    help = helps(PROGRAM.format(line="z = y.add_(1)"))
+    assert "clone it first: `y = y.clone()`" in help and "y.add(1)" not in help
+    assert "write `y.add(1)`" in helps(PROGRAM.format(line="y = y.add_(1)"))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("t.add_(1)", "`t` is the caller's: `return t.add(1)`"),
+        ("t += 1", "`t` is the caller's: `return t + 1`"),
+        ("t[0] = 1", "`t` is the caller's: change a copy, return it"),
+        ("return t.add_(1)", "write `t.add(1)`, and use what is returned"),
+        ("t += 1\n    return t", "write `t = t + 1`"),
+    ],
+)
+def test_what_is_written_for_the_caller_is_handed_back(body: str, said: str) -> None:
+    source = PROGRAM.format(line="bump(y)").replace("box =", f"def bump(t):\n    {body}\nbox =")
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert found.help.startswith(said)
+    assert "t.clone()" not in found.help or "return t" in body
+    if "is the caller's" in said:
+        assert found.fix is None
+
+
+def test_a_forward_hook_returns_the_new_output() -> None:
+    source = """\
+import torch
+
+def hook(module, given, out):
+    out.mul_(2)
+
+net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sigmoid())
+net[1].register_forward_hook(hook)
+net(torch.ones(2, 3)).sum().backward()
+"""
+    assert "`return out.mul(2)`" in helps(source)
+    with pytest.raises(RuntimeError, match="inplace"):
+        exec(source, {})
+    exec(source.replace("out.mul_(2)", "return out.mul(2)"), {})

@@ -9,6 +9,7 @@ from gradmend.check.findings import UNCHECKED, Call, Finding, Place, Severity, S
 from gradmend.check.values import Node, Tensor
 
 if TYPE_CHECKING:
+    from gradmend.check.instead import Instead
     from gradmend.check.ledger import Save, Write
 
 _WHERE = frozenset({"index", "indices", "mask", "condition", "target", "offsets"})
@@ -193,6 +194,8 @@ def _help(code: str, save: Save, write: Write) -> str:
         if code == "GM103":
             ways.append("of a buffer filled in a loop, collect the parts in a list and torch.stack them")
         return ", or ".join(ways) or _HELP[code]
+    if code in ("GM101", "GM102", "GM103") and write.instead.given:
+        return _for_the_caller(write.instead)
     if code == "GM103" and clone and write.instead.part:
         return f"clone it first: `{clone}`; of a buffer filled in a loop, collect the parts in a list and torch.stack them"
     if code not in ("GM101", "GM102") or not (line or clone):
@@ -200,6 +203,17 @@ def _help(code: str, save: Save, write: Write) -> str:
     if not line:
         return f"clone it first: `{clone}` on a line before this one"
     return f"write `{line}`" + (f", or clone it first: `{clone}`" if clone else "")
+
+
+def _for_the_caller(instead: Instead) -> str:
+    """The caller sees what the function writes to its parameter: a new tensor has to be handed back."""
+    if not instead.line:
+        return f"`{instead.given}` is the caller's: change a copy, return it, and use what is returned there"
+    if instead.returned:
+        return (
+            f"write `{instead.line}`, and use what is returned: the caller's own tensor then stays as it is"
+        )
+    return f"`{instead.given}` is the caller's: `return {instead.line}`, and use what is returned there"
 
 
 _READ_AGAIN = (

@@ -137,12 +137,15 @@ class Writes:
                 and not flag
                 and not shown.endswith("step")
             ):
-                other = instead(statement, site)
+                function = self.walk.frame.function
+                other = instead(
+                    statement, site, function.node if function is not None else self.walk.frame.module.tree
+                )
                 whole = self.walk.at(statement)
                 if any(whole.holds(save.place) for save in storage.saves):
                     read = clone_where_read(reads(statement))
                 target = plain_target(statement)
-                if target is not None:
+                if target is not None and not other.given:  # the caller would keep what was
                     safe = not storage.shared and not tensor.opaque and tensor.base is None
                     fix = clone_first(statement, target, self.walk.at(statement), safe)
             elif flag:
