@@ -203,3 +203,33 @@ net(torch.ones(2, 3)).sum().backward()
     with pytest.raises(RuntimeError, match="inplace"):
         exec(source, {})
     exec(source.replace("out.mul_(2)", "return out.mul(2)"), {})
+
+
+STATE = """\
+import torch
+
+cell = torch.nn.GRUCell(2, 2)
+optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+h = torch.zeros(1, 2)
+for _ in range(3):
+    {line}
+    optimizer.zero_grad()
+    h.sum().backward({retain})
+    optimizer.step()
+"""
+
+
+def test_a_state_carried_over_a_step_is_detached() -> None:
+    source = STATE.format(line="h = cell(torch.ones(1, 2), h)", retain="retain_graph=True")
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert (found.place.line, found.rule) == (10, "GM104")
+    assert "in the next iteration" in found.message and "`h = h.detach()`" in found.help
+    with pytest.raises(RuntimeError, match="inplace"):
+        exec(source, {})
+    exec(STATE.format(line="h = cell(torch.ones(1, 2), h.detach())", retain=""), {})
+
+
+def test_two_losses_and_a_step_between_are_not_one_iteration_and_the_next() -> None:
+    (found,) = check_file("/nowhere/h.py", rules.get("GM104").bad.strip("\n").encode()).findings
+    assert "next iteration" not in found.message
+    assert "anew after step()" in found.help and "mix their gradients" in found.help

@@ -56,6 +56,7 @@ class Ledger:
     findings: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
     tick: int = 0
     backwards: int = 0
+    ran: dict[Place, int] = field(default_factory=dict)  # each backward(), when it first ran
     since: int = 0  # what was kept before this tick belongs to another trial
 
     def now(self) -> int:
@@ -89,6 +90,8 @@ class Ledger:
     ) -> list[Tensor]:
         """Go through the graph as backward would: conflicts, parts that are used up. Returns the leaves it reached."""
         self.backwards += not assumed
+        if not assumed:
+            self.ran.setdefault(place, self.tick)
         leaves: list[Tensor] = []
         seen: set[int] = set()
         todo = list(roots)
@@ -144,7 +147,9 @@ class Ledger:
             if assumed and not sure:
                 continue
             severity: Severity = "error" if sure and not assumed else "warning"
-            self.told(words.overwritten(save, write, None if assumed else place, severity))
+            # It ran before the write as well: this is a later iteration, whose graph reaches back.
+            again = self.since < self.ran.get(place, write.tick) < write.tick
+            self.told(words.overwritten(save, write, None if assumed else place, severity, again))
             return
 
     def told(self, finding: Finding | None) -> None:

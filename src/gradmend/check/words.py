@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 _WHERE = frozenset({"index", "indices", "mask", "condition", "target", "offsets"})
 
 
-def overwritten(save: Save, write: Write, backward: Place | None, severity: Severity) -> Finding:
+def overwritten(
+    save: Save, write: Write, backward: Place | None, severity: Severity, again: bool = False
+) -> Finding:
+    """`again`: by the same backward(), in an iteration after the one that kept it."""
     code = rule_of(save, write)
     name = f"`{write.name}`" if write.name else "a tensor"
     if write.how in ("loud", "fused", "collective"):
@@ -45,6 +48,8 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
         needs = f"for backward() on {_line(backward, write.place)}"
         if backward == write.place:
             needs = "for backward()"
+        if again:
+            needs += " in the next iteration"
     else:
         needs = "for backward()"
     quiet = write.how not in ("loud", "detach") or save.unguarded
@@ -62,7 +67,7 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
         code,
         severity,
         f"{did}, but {kept} {needs}{end}",
-        _help(code, save, write),
+        _CARRIED if again and code in ("GM104", "GM203") else _help(code, save, write),
         tuple(related),
         # A clone would be a new tensor under the old name, and the second run of a checkpoint reads the name.
         None if code == "GM208" and save.unguarded else write.reads if within else write.fix,
@@ -216,6 +221,14 @@ def _for_the_caller(instead: Instead) -> str:
     return f"`{instead.given}` is the caller's: `return {instead.line}`, and use what is returned there"
 
 
+_CARRIED = (
+    "the next iteration's backward() goes back into this one: detach the state that is carried over (`h = h.detach()`), and "
+    "drop retain_graph=True"
+)
+_ANEW = (
+    "compute the loss of the later backward() anew after step(), and detach() what it shares with the first one (of a GAN: "
+    "`D(fake.detach())` for the discriminator's loss); both backward() calls before step() would mix their gradients"
+)
 _READ_AGAIN = (
     "write to it after backward(), or hand it to the checkpointed function as an argument and bind a new tensor here; a new "
     "tensor alone does not help, backward() runs the function again and it reads the name again"
@@ -224,7 +237,7 @@ _HELP = {
     "GM101": "write it out of place, or clone the result first",
     "GM102": "write it out of place, or clone it before the write",
     "GM103": "collect the parts in a list and torch.stack them, or clone what was read",
-    "GM104": "call every backward() that needs these parameters before step(), or compute the second loss again after it",
+    "GM104": _ANEW,
     "GM105": "update after backward(), or use a copy of the parameter in the forward",
     "GM106": "clone the index or mask before it is changed",
     "GM107": "drop inplace=True here",
@@ -247,7 +260,7 @@ _HELP = {
     "GM135": "drop the in-place form here",
     "GM201": "write in the open, out of place, or after backward()",
     "GM202": "copy the array or the tensor before it is shared",
-    "GM203": "step after the last backward() that needs these parameters",
+    "GM203": _ANEW,
     "GM204": "assign after backward(), or copy_ under no_grad after it",
     "GM205": "keep tensors with ctx.save_for_backward, and write out of place",
     "GM206": "call ctx.mark_dirty(x) in forward, or write to a copy",
