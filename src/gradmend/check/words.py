@@ -274,7 +274,7 @@ _HELP = {
     "GM302": "train the values themselves: gradmend.sparse.SparseTensor(pattern, values)",
     "GM303": "keep the values as a leaf and read values.grad: gradmend.sparse.SparseTensor",
     "GM307": "gradmend.sparse.SparseTensor gives the gradient of the stored entries only",
-    "GM308": "use torch.optim.SparseAdam, SGD or Adagrad, or sparse=False; gradmend.sparse.optim has others",
+    "GM308": "use SparseAdam, or SGD or Adagrad without weight_decay; gradmend.sparse.optim (RowAdam, RowSGD, ...) takes both",
     "GM309": "use Adam for it, and SparseAdam for the sparse ones only",
     "GM310": "gradmend.sparse.SparseTensor has it, with a gradient",
     "GM311": "put the dense one first, or map over the entries: gradmend.sparse.SparseTensor.map",
@@ -285,7 +285,7 @@ _HELP = {
     "GM316": "pass collate_fn=torch.stack",
     "GM317": "keep the values as the Parameter: gradmend.sparse.nn.SparseWeight",
     "GM319": "gradmend.sparse.SparseTensor has a derivative in forward mode",
-    "GM306": "gradmend.sparse.SparseTensor sums over any dimension, with a gradient",
+    "GM306": "write `torch.sparse.sum(A, dim)`, which has a gradient and a sparse result; gradmend.sparse.SparseTensor sums too",
 }
 
 
