@@ -233,3 +233,26 @@ def test_two_losses_and_a_step_between_are_not_one_iteration_and_the_next() -> N
     (found,) = check_file("/nowhere/h.py", rules.get("GM104").bad.strip("\n").encode()).findings
     assert "next iteration" not in found.message
     assert "anew after step()" in found.help and "mix their gradients" in found.help
+
+
+def test_inplace_true_is_dropped_where_the_module_is_made() -> None:
+    source = """\
+import torch
+
+net = torch.nn.Sequential(
+    torch.nn.Linear(3, 3),
+    torch.nn.Sigmoid(),
+    torch.nn.Dropout(0.5, inplace=True),
+)
+x = torch.ones(2, 3)
+net(x).sum().backward()
+"""
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert (found.place.line, found.rule) == (9, "GM107")
+    assert "made on line 6" in found.message and "`x`" not in found.message
+    assert found.help == "drop inplace=True on line 6" and 6 in [p.line for _, p in found.related]
+    with pytest.raises(RuntimeError, match="inplace"):
+        exec(source, {})
+    mended, _ = fixed(source, [found], unsafe=True)
+    exec(mended, {})
+    assert check_file("/nowhere/h.py", mended.encode()).findings == []

@@ -47,6 +47,7 @@ class Write:
     fix: StaticFix | None = None
     instead: Instead = UNKNOWN
     reads: StaticFix | None = None  # for a Save inside of the statement that writes
+    made: Place | None = None  # by inplace=True of a module: where that was made
     via: Call | None = None
     of: Tensor | None = None  # of detach_(): the tensor that was detached
 

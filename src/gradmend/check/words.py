@@ -20,13 +20,10 @@ def overwritten(
 ) -> Finding:
     """`again`: by the same backward(), in an iteration after the one that kept it."""
     code = rule_of(save, write)
-    name = f"`{write.name}`" if write.name else "a tensor"
+    name = f"`{write.name}`" if write.name else "a tensor" if write.made is None else "its input"
+    op = f"{write.op}, made on {_line(write.made, write.place)}," if write.made is not None else write.op
     if write.how in ("loud", "fused", "collective"):
-        did = (
-            f"{write.op} changes {name} in place"
-            if "step" not in write.op
-            else f"{write.op}() changes {name}"
-        )
+        did = f"{op} changes {name} in place" if "step" not in write.op else f"{write.op}() changes {name}"
     elif write.how == "detach":
         did = f"detach_() takes {name} out of the graph"
     elif write.how == "stats":
@@ -60,6 +57,8 @@ def overwritten(
     related = [(f"{save.op} {keeps} here", save.place)]
     if backward is not None:
         related.append(("backward() needs it here", backward))
+    if write.made is not None and write.made != write.place:
+        related.append(("inplace=True stands here", write.made))
     # What the statement itself reads, it reads after a clone that stands before it.
     within = write.place.holds(save.place)
     return Finding(
@@ -191,6 +190,8 @@ def _help(code: str, save: Save, write: Write) -> str:
     """For a write in the open, the very line to type instead."""
     if code == "GM208" and save.unguarded:
         return _READ_AGAIN
+    if code == "GM107" and write.made is not None:
+        return f"drop inplace=True on {_line(write.made, write.place)}"
     line, clone = write.instead.line, write.instead.clone
     if code in ("GM101", "GM102", "GM103") and write.place.holds(save.place):
         ways = [f"write `{line}`"] if line else []
