@@ -50,6 +50,37 @@ def test_json_has_what_other_tools_rely_on(folder: Path, capsys: pytest.CaptureF
     assert [r["line"] for r in said["related"]] == [4, 6]
 
 
+def test_what_an_imported_file_does_is_told_at_the_call(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.py").write_text(
+        BAD.replace("y += 1", "bump(y)").replace("import torch\n", "import torch\nfrom helper import bump\n")
+    )
+    (folder / "helper.py").write_text("def bump(t):\n    return t.add_(1)\n")
+    for words in (["bad.py"], ["bad.py"], ["bad.py", "--no-cache"]):  # found, from the cache, and without it
+        code, (found,) = told(capsys, *words)
+        assert (code, found["file"], found["line"], found["rule"]) == (1, "bad.py", 6, "GM101")
+        assert "in bump() at helper.py:2" in found["message"] and "exp on line 5" in found["message"]
+        assert found["fix"] is None
+        assert ("helper.py", 2) in [(r["file"], r["line"]) for r in found["related"]]
+    _, found = told(capsys, ".")  # whoever asks for the file itself is told there, and once
+    assert [(f["file"], f["line"]) for f in found] == [("helper.py", 2)]
+    bad = (folder / "bad.py").read_text()
+    (folder / "bad.py").write_text(bad.replace("bump(y)", "bump(y)  # noqa: GM101"))
+    assert told(capsys, "bad.py") == (0, [])
+    (folder / "bad.py").write_text(bad)
+    (folder / "helper.py").write_text("def bump(t):\n    return t.add_(1)  # noqa: GM101\n")
+    assert told(capsys, "bad.py") == (0, [])
+
+
+def test_a_second_backward_in_an_imported_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = "import torch\nfrom helper import go\nx = torch.ones(3, requires_grad=True)\ny = x.exp().sum()\ny.backward()\ngo(y)\n"
+    (folder / "main.py").write_text(source)
+    (folder / "helper.py").write_text("def go(loss):\n    loss.backward()\n")
+    _, found = told(capsys, "main.py")
+    assert [(f["file"], f["line"], f["rule"]) for f in found] == [("main.py", 6, "GM131")]
+
+
 def test_exit_codes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "good.py"]) == 0
     assert main(["check", "bad.py"]) == 1

@@ -14,7 +14,7 @@ from gradmend import __version__
 from gradmend.check.files import Result, fingerprint, fingerprint_of
 from gradmend.check.findings import Finding, Place, StaticFix, TextEdit
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 class Cache:
@@ -67,7 +67,7 @@ class Cache:
             "lines": result.lines,
             "stopped": result.stopped,
             "depends": result.depends,
-            "findings": [f.as_json() for f in result.findings],
+            "findings": [_raw(f) for f in result.findings],
         }
 
     def _print(self, file: str) -> str:
@@ -107,6 +107,11 @@ def _own_fingerprint() -> str:
     return fingerprint("".join(parts).encode())
 
 
+def _raw(finding: Finding) -> dict[str, Any]:
+    there = finding.stands_for
+    return {**finding.as_json(), "stands_for": there.as_json() if there is not None else None}
+
+
 def _finding(raw: dict[str, Any]) -> Finding:
     fix = raw["fix"]
     return Finding(
@@ -119,6 +124,7 @@ def _finding(raw: dict[str, Any]) -> Finding:
         StaticFix(fix["message"], fix["applicability"] == "safe", tuple(TextEdit(**e) for e in fix["edits"]))
         if fix
         else None,
+        stands_for=_place(raw["stands_for"]) if raw["stands_for"] else None,
     )
 
 

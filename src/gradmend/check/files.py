@@ -11,7 +11,7 @@ import tokenize
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 
-from gradmend.check import noqa, notebooks
+from gradmend.check import noqa, notebooks, words
 from gradmend.check.alone import is_alone
 from gradmend.check.analysis import analyse
 from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
@@ -73,7 +73,13 @@ def check_file(file: str, source: bytes | None = None) -> Result:
     for other in (project.read | project.missing) - {file}:
         result.depends[other] = fingerprint_of(other)
     lines = {file: text.split("\n")}
-    for finding in analysis.findings:
+    calls = [
+        words.at_the_call(f, f.via) for f in analysis.findings if f.via is not None and f.rule != UNCHECKED
+    ]
+    for finding in (*analysis.findings, *calls):
+        there = finding.stands_for
+        if there is not None and noqa.silenced(lines[there.file], there.line, there.end_line, finding.rule):
+            continue
         where = finding.place
         if where.file not in lines:
             lines[where.file] = _lines_of(where.file)

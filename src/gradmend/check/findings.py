@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,12 @@ class Place:
     end_line: int
     end_column: int
     cell: int | None = None  # of a notebook, from 1; lines are those of the cell then
+
+    def holds(self, other: Place) -> bool:
+        """Is the other a part of it?"""
+        start, end = (self.line, self.column), (self.end_line, self.end_column)
+        theirs, last = (other.line, other.column), (other.end_line, other.end_column)
+        return self.file == other.file and start <= theirs and last <= end and self != other
 
     def as_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {
@@ -79,6 +86,14 @@ class StaticFix:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """The call in the checked file that led to another file."""
+
+    function: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     place: Place
     rule: str
@@ -87,10 +102,16 @@ class Finding:
     help: str = ""
     related: tuple[tuple[str, Place], ...] = ()  # what each place is: "relu keeps its result here"
     fix: StaticFix | None = None
+    via: Call | None = None  # it lies in an imported file: where the checked one calls into that
+    stands_for: Place | None = None  # told at the call, for those who did not ask for the file where it lies
 
     @property
     def order(self) -> tuple[str, int, int, int, str]:
         return self.place.file, self.place.cell or 0, self.place.line, self.place.column, self.rule
+
+    def told_in(self, asked: Collection[str]) -> bool:
+        """Whether it is for those who asked for these files."""
+        return self.place.file in asked and (self.stands_for is None or self.stands_for.file not in asked)
 
     def as_json(self) -> dict[str, Any]:
         return {

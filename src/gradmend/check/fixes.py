@@ -19,6 +19,18 @@ def clone_first(statement: ast.stmt, name: str, place: Place, safe: bool) -> Sta
     return StaticFix(f"clone `{name}` before it is changed", safe, (edit,))
 
 
+def clone_where_read(read: list[ast.expr]) -> StaticFix | None:
+    """`.clone()` behind each of these: for a statement that reads and writes one memory."""
+    edits = []
+    for one in read:
+        line, end = one.end_lineno or one.lineno, (one.end_col_offset or one.col_offset) + 1
+        edits.append(TextEdit(line, end, line, end, ".clone()"))
+    if not edits:
+        return None
+    shown = dict.fromkeys(f"`{ast.unparse(one)}.clone()`" for one in read)
+    return StaticFix(f"clone what the line reads: {', '.join(shown)}", False, tuple(edits))
+
+
 def out_of_place(site: ast.AST) -> StaticFix | None:
     """`inplace=True` -> `inplace=False`, where it stands in the call itself."""
     if not isinstance(site, ast.Call):

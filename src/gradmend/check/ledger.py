@@ -7,10 +7,10 @@ conflict. Events carry the arms of the branches they lie in: two that can't be o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gradmend.check import words
-from gradmend.check.findings import Finding, Place, Severity, StaticFix
+from gradmend.check.findings import Call, Finding, Place, Severity, StaticFix
 from gradmend.check.instead import UNKNOWN, Instead
 from gradmend.check.values import Node, Path, Storage, Tensor
 
@@ -46,6 +46,9 @@ class Write:
     flag: bool = False  # by inplace=True
     fix: StaticFix | None = None
     instead: Instead = UNKNOWN
+    reads: StaticFix | None = None  # for a Save inside of the statement that writes
+    made: Place | None = None  # by inplace=True of a module: where that was made
+    via: Call | None = None
     of: Tensor | None = None  # of detach_(): the tensor that was detached
 
 
@@ -54,6 +57,7 @@ class Ledger:
     findings: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
     tick: int = 0
     backwards: int = 0
+    ran: dict[Place, int] = field(default_factory=dict)  # each backward(), when it first ran
     since: int = 0  # what was kept before this tick belongs to another trial
 
     def now(self) -> int:
@@ -83,9 +87,12 @@ class Ledger:
         retain: bool,
         assumed: bool = False,
         only: set[Node] | None = None,
+        via: Call | None = None,
     ) -> list[Tensor]:
         """Go through the graph as backward would: conflicts, parts that are used up. Returns the leaves it reached."""
         self.backwards += not assumed
+        if not assumed:
+            self.ran.setdefault(place, self.tick)
         leaves: list[Tensor] = []
         seen: set[int] = set()
         todo = list(roots)
@@ -110,7 +117,7 @@ class Ledger:
             if used is not None:
                 # Somebody else's call may have detached what it was given; the same loss twice is the same loss.
                 if node.keeps and not assumed and (node.sure or id(node) in first):
-                    self.told(words.second_backward(node, used[0], place))
+                    self.told(replace(words.second_backward(node, used[0], place), via=via))
                     continue
                 if node.keeps:
                     continue
@@ -141,7 +148,9 @@ class Ledger:
             if assumed and not sure:
                 continue
             severity: Severity = "error" if sure and not assumed else "warning"
-            self.told(words.overwritten(save, write, None if assumed else place, severity))
+            # It ran before the write as well: this is a later iteration, whose graph reaches back.
+            again = self.since < self.ran.get(place, write.tick) < write.tick
+            self.told(words.overwritten(save, write, None if assumed else place, severity, again))
             return
 
     def told(self, finding: Finding | None) -> None:

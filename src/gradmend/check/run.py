@@ -53,7 +53,7 @@ def check(
             outcome.unreadable.append((result.file, result.unreadable))
         for finding in result.findings:
             where = finding.place
-            if where.file not in asked or not settings.wants(finding.rule, where.file):
+            if not finding.told_in(asked) or not settings.wants(finding.rule, where.file):
                 continue
             key = (where.file, where.cell, finding.rule, where.line, where.column)
             if key not in found or (found[key].severity == "warning" and finding.severity == "error"):

@@ -45,7 +45,7 @@ def make() -> LanguageServer:
             text = "\n".join(notebooks.plain(text))
         look_again()
         result = check_file(file, text.encode("utf-8", "replace"))
-        found[uri] = [f for f in result.findings if f.place.file == file and settings.wants(f.rule, file)]
+        found[uri] = [f for f in result.findings if f.told_in((file,)) and settings.wants(f.rule, file)]
         server.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(
                 uri=uri, version=document.version, diagnostics=[_diagnostic(f, document) for f in found[uri]]

@@ -307,13 +307,14 @@ class Partial(Value):
 class Instance(Value):
     """An object. `nn` is the class of torch.nn (or "optim", "ctx", "dist", ...) that gives it its behaviour."""
 
-    __slots__ = ("attrs", "cls", "nn", "site")
+    __slots__ = ("attrs", "call", "cls", "nn", "site")
 
     def __init__(self, cls: Class | None = None, nn: str = "") -> None:
         self.cls = cls
         self.nn = nn
         self.attrs: dict[str, Value] = {}
         self.site: Place | None = None
+        self.call: ast.AST | None = None  # that made it
 
 
 NONE = Const(None)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gradmend.check.findings import UNCHECKED, Finding, Place, Severity, StaticFix
+from gradmend.check.findings import UNCHECKED, Call, Finding, Place, Severity, StaticFix
 from gradmend.check.values import Node, Tensor
 
 if TYPE_CHECKING:
+    from gradmend.check.instead import Instead
     from gradmend.check.ledger import Save, Write
 
 _WHERE = frozenset({"index", "indices", "mask", "condition", "target", "offsets"})
 
 
-def overwritten(save: Save, write: Write, backward: Place | None, severity: Severity) -> Finding:
+def overwritten(
+    save: Save, write: Write, backward: Place | None, severity: Severity, again: bool = False
+) -> Finding:
+    """`again`: by the same backward(), in an iteration after the one that kept it."""
     code = rule_of(save, write)
-    name = f"`{write.name}`" if write.name else "a tensor"
+    name = f"`{write.name}`" if write.name else "a tensor" if write.made is None else "its input"
+    op = f"{write.op}, made on {_line(write.made, write.place)}," if write.made is not None else write.op
     if write.how in ("loud", "fused", "collective"):
-        did = (
-            f"{write.op} changes {name} in place"
-            if "step" not in write.op
-            else f"{write.op}() changes {name}"
-        )
+        did = f"{op} changes {name} in place" if "step" not in write.op else f"{write.op}() changes {name}"
     elif write.how == "detach":
         did = f"detach_() takes {name} out of the graph"
     elif write.how == "stats":
@@ -33,6 +35,8 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
     where = _line(save.place, write.place)
     if save.slot == "ctx":
         kept = f"{save.op} on {where} hung it on ctx"
+    elif save.op == "checkpoint" and save.unguarded:
+        kept = f"the checkpointed function reads it again on {where}"
     elif save.slot == "result":
         kept = f"{save.op} on {where} kept its result"
     else:
@@ -41,21 +45,32 @@ def overwritten(save: Save, write: Write, backward: Place | None, severity: Seve
         needs = f"for backward() on {_line(backward, write.place)}"
         if backward == write.place:
             needs = "for backward()"
+        if again:
+            needs += " in the next iteration"
     else:
         needs = "for backward()"
     quiet = write.how not in ("loud", "detach") or save.unguarded
     end = ": the gradient is silently wrong" if quiet else ""
-    related = [(f"{save.op} keeps {'its result' if save.slot == 'result' else 'this'} here", save.place)]
+    keeps = "keeps its result" if save.slot == "result" else "keeps this"
+    if save.op == "checkpoint" and save.unguarded:
+        keeps = "reads this again"
+    related = [(f"{save.op} {keeps} here", save.place)]
     if backward is not None:
         related.append(("backward() needs it here", backward))
+    if write.made is not None and write.made != write.place:
+        related.append(("inplace=True stands here", write.made))
+    # What the statement itself reads, it reads after a clone that stands before it.
+    within = write.place.holds(save.place)
     return Finding(
         write.place,
         code,
         severity,
         f"{did}, but {kept} {needs}{end}",
-        _help(code, write),
+        _CARRIED if again and code in ("GM104", "GM203") else _help(code, save, write),
         tuple(related),
-        write.fix,
+        # A clone would be a new tensor under the old name, and the second run of a checkpoint reads the name.
+        None if code == "GM208" and save.unguarded else write.reads if within else write.fix,
+        write.via,
     )
 
 
@@ -121,6 +136,23 @@ def kept_reference(name: str, taken: Place | None, read: Place, added: Place) ->
     )
 
 
+def at_the_call(finding: Finding, call: Call) -> Finding:
+    """What lies in an imported file, told where the checked file calls into it."""
+    there = finding.place
+    own, other = _name(call.place), _name(there)
+    said = finding.message.replace(f"{own} line ", "line ")
+    return replace(
+        finding,
+        place=call.place,
+        message=f"in {call.function}() at {other}:{there.line}, {said}",
+        help=f"in {other}: {finding.help}" if finding.help else "",
+        related=(*finding.related, ("this is the line", there)),
+        fix=None,
+        via=None,
+        stands_for=there,
+    )
+
+
 def too_deep(place: Place) -> Finding:
     what = "nested too deeply to be followed: what this does was not checked"
     return Finding(
@@ -143,16 +175,33 @@ def refused(
 def _line(place: Place, beside: Place) -> str:
     if place.file == beside.file:
         return f"line {place.line}"
-    return f"{place.file.replace(chr(92), '/').rpartition('/')[2]} line {place.line}"
+    return f"{_name(place)} line {place.line}"
+
+
+def _name(place: Place) -> str:
+    return place.file.replace("\\", "/").rpartition("/")[2]
 
 
 def _op(op: str) -> str:
     return "this call" if op in ("call", "") else op
 
 
-def _help(code: str, write: Write) -> str:
+def _help(code: str, save: Save, write: Write) -> str:
     """For a write in the open, the very line to type instead."""
+    if code == "GM208" and save.unguarded:
+        return _READ_AGAIN
+    if code == "GM107" and write.made is not None:
+        return f"drop inplace=True on {_line(write.made, write.place)}"
     line, clone = write.instead.line, write.instead.clone
+    if code in ("GM101", "GM102", "GM103") and write.place.holds(save.place):
+        ways = [f"write `{line}`"] if line else []
+        if write.reads is not None:
+            ways.append(write.reads.message)
+        if code == "GM103":
+            ways.append("of a buffer filled in a loop, collect the parts in a list and torch.stack them")
+        return ", or ".join(ways) or _HELP[code]
+    if code in ("GM101", "GM102", "GM103") and write.instead.given:
+        return _for_the_caller(write.instead)
     if code == "GM103" and clone and write.instead.part:
         return f"clone it first: `{clone}`; of a buffer filled in a loop, collect the parts in a list and torch.stack them"
     if code not in ("GM101", "GM102") or not (line or clone):
@@ -162,11 +211,34 @@ def _help(code: str, write: Write) -> str:
     return f"write `{line}`" + (f", or clone it first: `{clone}`" if clone else "")
 
 
+def _for_the_caller(instead: Instead) -> str:
+    """The caller sees what the function writes to its parameter: a new tensor has to be handed back."""
+    if not instead.line:
+        return f"`{instead.given}` is the caller's: change a copy, return it, and use what is returned there"
+    if instead.returned:
+        return (
+            f"write `{instead.line}`, and use what is returned: the caller's own tensor then stays as it is"
+        )
+    return f"`{instead.given}` is the caller's: `return {instead.line}`, and use what is returned there"
+
+
+_CARRIED = (
+    "the next iteration's backward() goes back into this one: detach the state that is carried over (`h = h.detach()`), and "
+    "drop retain_graph=True"
+)
+_ANEW = (
+    "compute the loss of the later backward() anew after step(), and detach() what it shares with the first one (of a GAN: "
+    "`D(fake.detach())` for the discriminator's loss); both backward() calls before step() would mix their gradients"
+)
+_READ_AGAIN = (
+    "write to it after backward(), or hand it to the checkpointed function as an argument and bind a new tensor here; a new "
+    "tensor alone does not help, backward() runs the function again and it reads the name again"
+)
 _HELP = {
     "GM101": "write it out of place, or clone the result first",
     "GM102": "write it out of place, or clone it before the write",
     "GM103": "collect the parts in a list and torch.stack them, or clone what was read",
-    "GM104": "call every backward() that needs these parameters before step(), or compute the second loss again after it",
+    "GM104": _ANEW,
     "GM105": "update after backward(), or use a copy of the parameter in the forward",
     "GM106": "clone the index or mask before it is changed",
     "GM107": "drop inplace=True here",
@@ -189,12 +261,12 @@ _HELP = {
     "GM135": "drop the in-place form here",
     "GM201": "write in the open, out of place, or after backward()",
     "GM202": "copy the array or the tensor before it is shared",
-    "GM203": "step after the last backward() that needs these parameters",
+    "GM203": _ANEW,
     "GM204": "assign after backward(), or copy_ under no_grad after it",
     "GM205": "keep tensors with ctx.save_for_backward, and write out of place",
     "GM206": "call ctx.mark_dirty(x) in forward, or write to a copy",
     "GM207": "return a new gradient (`return g * 2`) instead of writing to it",
-    "GM208": "don't write to the inputs of a checkpointed function",
+    "GM208": "write to it after backward(), or bind a new tensor instead: the checkpointed function runs again in backward()",
     "GM209": "clone it before the collective, or call the collective after backward()",
     "GM210": "make the edit in the open (`torch.where`, masked_fill), or say that it is meant: `h + (edited - h).detach()`",
     "GM211": "call backward() first, or give the two roles two layers (copy.deepcopy)",
@@ -203,7 +275,7 @@ _HELP = {
     "GM302": "train the values themselves: gradmend.sparse.SparseTensor(pattern, values)",
     "GM303": "keep the values as a leaf and read values.grad: gradmend.sparse.SparseTensor",
     "GM307": "gradmend.sparse.SparseTensor gives the gradient of the stored entries only",
-    "GM308": "use torch.optim.SparseAdam, SGD or Adagrad, or sparse=False; gradmend.sparse.optim has others",
+    "GM308": "use SparseAdam, or SGD or Adagrad without weight_decay; gradmend.sparse.optim (RowAdam, RowSGD, ...) takes both",
     "GM309": "use Adam for it, and SparseAdam for the sparse ones only",
     "GM310": "gradmend.sparse.SparseTensor has it, with a gradient",
     "GM311": "put the dense one first, or map over the entries: gradmend.sparse.SparseTensor.map",
@@ -214,7 +286,7 @@ _HELP = {
     "GM316": "pass collate_fn=torch.stack",
     "GM317": "keep the values as the Parameter: gradmend.sparse.nn.SparseWeight",
     "GM319": "gradmend.sparse.SparseTensor has a derivative in forward mode",
-    "GM306": "gradmend.sparse.SparseTensor sums over any dimension, with a gradient",
+    "GM306": "write `torch.sparse.sum(A, dim)`, which has a gradient and a sparse result; gradmend.sparse.SparseTensor sums too",
 }
 
 

@@ -193,7 +193,7 @@ def _stdin(args: argparse.Namespace) -> int:
     result = files.check_file(name, raw)
     if result.unreadable:
         raise UsageError(f"stdin: {result.unreadable}")
-    findings = [f for f in result.findings if f.place.file == name and chosen.wants(f.rule, name)]
+    findings = [f for f in result.findings if f.told_in((name,)) and chosen.wants(f.rule, name)]
     findings.sort(key=lambda f: f.order)
     if args.fix or args.diff:
         mine = [f for f in findings if f.fix is not None and (f.fix.safe or args.diff)]

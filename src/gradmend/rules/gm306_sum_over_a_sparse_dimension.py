@@ -5,7 +5,8 @@ RULE = sparse_rule(
     name="sum-over-a-sparse-dimension",
     summary="PyTorch can't differentiate the sum of a sparse tensor over a dimension.",
     what="""
-Finds the backward of `A.sum(dim)` and `torch.sparse.sum(A, dim)`.
+Finds the backward of `A.sum(dim)` and `torch.sum(A, dim)`. `torch.sparse.sum(A, dim)` of a
+COO tensor has a derivative.
 """,
     told=(
         Told(
@@ -15,7 +16,8 @@ Finds the backward of `A.sum(dim)` and `torch.sparse.sum(A, dim)`.
                 " dimension, which PyTorch does with expand, and expand has no sparse version."
             ),
             write=(
-                "Run under `with gradmend.sparse.patch():`, or sum with `SparseTensor.from_torch(A).sum(dim)`. By"
+                "Of a COO tensor write `torch.sparse.sum(A, dim)`, with a sparse result. Or"
+                " run under `with gradmend.sparse.patch():`, or sum with `SparseTensor.from_torch(A).sum(dim)`. By"
                 " hand: `torch.zeros(rows).index_add(0, indices[0], values)` for the sum over columns."
             ),
             says=(r"expand is unsupported for Sparse(?:Csr)? tensors",),

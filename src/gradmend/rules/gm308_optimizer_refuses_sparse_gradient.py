@@ -6,7 +6,7 @@ RULE = sparse_rule(
     summary="The optimizer has no rule for sparse gradients.",
     what="""
 Finds optimizers that meet a COO gradient, of a sparse leaf or of an embedding with `sparse=True`, and weight decay
-on one.
+on one. `gradmend check` tells it of embeddings; a sparse leaf needs a run.
 """,
     told=(
         Told(
@@ -18,7 +18,8 @@ on one.
             write=(
                 "Make the values the parameter: `nn.Parameter(values)` with the pattern beside it (SparseTensor) "
                 "has dense gradients, and every optimizer takes them. For an Embedding drop sparse=True, or use "
-                "SparseAdam, SGD or Adagrad for its weight alone."
+                "SparseAdam, SGD or Adagrad for its weight alone, the last two without weight_decay; RowAdam and the "
+                "others of gradmend.sparse.optim take both."
             ),
             says=(r"(?P<optimizer>`?\w+`?) does not support sparse gradients",),
         ),
@@ -26,8 +27,9 @@ on one.
             title="Weight decay and a sparse gradient",
             happened="Weight decay changes every element at each step, and the sparse gradient names only a few.",
             write=(
-                "Set weight_decay=0 for this parameter with a parameter group of its own, or make the values an "
-                "nn.Parameter (SparseTensor), whose gradient is dense over the stored entries."
+                "Set weight_decay=0 for this parameter with a parameter group of its own, use an optimizer of "
+                "gradmend.sparse.optim, or make the values an nn.Parameter (SparseTensor), whose gradient is dense over "
+                "the stored entries."
             ),
             says=(r"weight_decay option is not compatible with sparse gradients",),
         ),

@@ -146,6 +146,7 @@ class Calls:
         env: dict[str, Value] = {}
         frame = Frame(function.module, env, function.env or ())
         frame.function, frame.cls, frame.block = function, function.cls, block
+        frame.call = self.walk.at(node)
         if not function.module.declared:
             self.walk.definitions.declare(function.module)
         self.bind_parameters(function, args, keywords, env)

@@ -158,6 +158,8 @@ class External:
             if isinstance(args[0], Tensor) and is_sparse(args[0]):
                 self.walk.sparse.refuse(args[0], "mm", args[1:], {}, node)
             return self.walk.ops.op("mm" if last == "mm" else "addmm", args, dict(keywords), node)
+        if len(parts) == 3 and parts[1] == "sparse" and last == "sum" and args:
+            return self.walk.sparse.summed(args, keywords, node)
         if parts[1] == "distributed" and len(parts) == 3 and last in _COLLECTIVES and args:
             return self.walk.writes.write(args[0], "copy_", node, shown=f"{last}()", how="collective")
         if len(parts) > 2 and parts[1] in _NO_NAMESPACE:

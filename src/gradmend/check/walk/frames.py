@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gradmend.check.findings import Place
 from gradmend.check.project import Module
 from gradmend.check.values import Class, Function, Node, Path, Value
 
@@ -23,7 +24,19 @@ class Region:
 
 
 class Frame:
-    __slots__ = ("block", "cls", "env", "function", "loops", "module", "outer", "own", "returns", "yields")
+    __slots__ = (
+        "block",
+        "call",
+        "cls",
+        "env",
+        "function",
+        "loops",
+        "module",
+        "outer",
+        "own",
+        "returns",
+        "yields",
+    )
 
     def __init__(
         self, module: Module, env: dict[str, Value], outer: tuple[dict[str, Value], ...] = ()
@@ -35,6 +48,7 @@ class Frame:
         self.yields: list[Value] = []
         self.function: Function | None = None
         self.block: Callable[[Value], None] | None = None  # what runs at its yield
+        self.call: Place | None = None  # in the frame below
         self.cls: Class | None = None
         self.loops = 0
         self.own: Value | None = None

@@ -82,7 +82,7 @@ class Layers:
                     slope = {"negative_slope": owner.attrs.get("negative_slope", NONE)}
                     self.walk.refusals.negative_slope(x, [], slope, node)
                 return self.walk.writes.write(
-                    x, f"{function}_", node, shown=f"{name}(inplace=True)", flag=True
+                    x, f"{function}_", node, shown=f"{name}(inplace=True)", flag=True, by=owner
                 )
             if (
                 inplace is not None
@@ -98,7 +98,9 @@ class Layers:
             return self.walk.tensors.apply(function, node, slots, shown=function)
         if name.startswith("Dropout") or name.endswith("Dropout"):
             if inplace is not None and self.walk.questions.truthy(inplace) is True:
-                return self.walk.writes.write(x, "mul_", node, shown=f"{name}(inplace=True)", flag=True)
+                return self.walk.writes.write(
+                    x, "mul_", node, shown=f"{name}(inplace=True)", flag=True, by=owner
+                )
             return self.walk.tensors.apply("dropout", node, {"input": x}, shown="dropout")
         return self.generic_module(owner, args, keywords, node)
 

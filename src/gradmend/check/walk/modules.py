@@ -55,7 +55,7 @@ class Modules:
         name = dotted.rpartition(".")[2]
         made = made or Instance(None, name)
         made.nn = made.nn or name
-        made.site = made.site or self.walk.at(node)
+        made.site, made.call = made.site or self.walk.at(node), made.call or node
         inplace = keywords.get("inplace")
         if inplace is None and len(args) > MODULES.get(name, len(args)):
             inplace = args[MODULES[name]]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradmend.check import words
 from gradmend.check.findings import Severity
-from gradmend.check.values import NO, YES, Const, Instance, Seq, Tensor, Value, is_const
-from gradmend.check.walk.sparse_ops import DENSE_ONLY, NO_DERIVATIVE, NO_FORWARD
+from gradmend.check.values import NO, YES, Const, Dict, Instance, Seq, Tensor, Value, is_const
+from gradmend.check.walk.sparse_ops import DENSE_ONLY, NO_DERIVATIVE, NO_FORWARD, NO_SPARSE_DECAY
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -88,6 +88,12 @@ class Sparse:
         elif name in ("mm", "matmul", "mv") and live:
             self._dense_gradient(owner, node)
 
+    def summed(self, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        """torch.sparse.sum: of COO tensors it has the derivative that Tensor.sum(dim) lacks."""
+        if isinstance(args[0], Tensor) and args[0].sparse == CSR:
+            self.refuse(args[0], "sum", args[1:], keywords, node)
+        return self.walk.tensors.apply("sum", node, {"self": args[0]}, shown="torch.sparse.sum")
+
     def _dense_gradient(self, owner: Tensor, node: ast.AST) -> None:
         size = (owner.attrs or {}).get("$size")
         if isinstance(size, Const) and len(size.value) == 2 and size.value[0] * size.value[1] >= _LARGE:
@@ -153,6 +159,9 @@ class Sparse:
             if tensor.sparse == GRADIENT and kind in DENSE_ONLY:
                 what = f"{kind} takes no sparse gradients, and the Embedding with sparse=True gives one"
                 self._tell("GM308", node, what)
+            elif tensor.sparse == GRADIENT and kind in NO_SPARSE_DECAY and _decays(owner):
+                what = f"{kind} with weight_decay takes no sparse gradients, and the Embedding with sparse=True gives one"
+                self._tell("GM308", node, what)
             elif tensor.sparse != GRADIENT and kind == "SparseAdam" and tensor.param:
                 self._tell(
                     "GM309",
@@ -171,6 +180,14 @@ def is_sparse(value: Value) -> bool:
 
 def _layout(value: Value) -> bool:
     return isinstance(value, Tensor) and value.sparse in LAYOUTS
+
+
+def _decays(optimizer: Instance) -> bool:
+    """Was it made with a weight_decay that is not zero?"""
+    groups = optimizer.attrs.get("param_groups")
+    group = groups.items[0] if isinstance(groups, Seq) and groups.items else None
+    decay = group.items.get("weight_decay") if isinstance(group, Dict) else None
+    return isinstance(decay, Const) and isinstance(decay.value, (int, float)) and decay.value != 0
 
 
 def _number(value: Value) -> bool:

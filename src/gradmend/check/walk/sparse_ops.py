@@ -16,3 +16,5 @@ NO_DERIVATIVE = frozenset(
 )
 # Optimizers that take no sparse gradients.
 DENSE_ONLY = frozenset("Adam AdamW RMSprop Adadelta Adamax NAdam RAdam Rprop ASGD Adafactor Muon".split())
+# Optimizers that take them, but not with weight_decay.
+NO_SPARSE_DECAY = frozenset({"SGD", "Adagrad"})

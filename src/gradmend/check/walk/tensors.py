@@ -100,8 +100,15 @@ class Tensors:
         region = self.walk.recomputed
         assert region is not None
         for path, tensor in found:
-            if not tensor.opaque and not any(id(s) in region.made for s in tensor.storages):
+            if self._recomputed(tensor):
                 self.save(path, tensor, region.node, site, "checkpoint", "self", region.node.sure, True)
+
+    def _recomputed(self, tensor: Tensor) -> bool:
+        """From outside of the checkpointed function that runs: its ops keep no such tensor, the second run reads it anew."""
+        region = self.walk.recomputed
+        if region is None or tensor.opaque:
+            return False
+        return not any(id(s) in region.made for s in tensor.storages)
 
     def fresh(self, site: ast.AST, grad: int = NO) -> Tensor:
         made = Tensor((Storage(),), grad)
@@ -144,7 +151,8 @@ class Tensors:
                     self.save((), result, node, site, shown, slot, strength == YES)
                 continue
             for path, tensor in found.get(slot, ()):
-                self.save(path, tensor, node, site, shown, slot, strength == YES)
+                if not self._recomputed(tensor):
+                    self.save(path, tensor, node, site, shown, slot, strength == YES)
 
     def save(
         self,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from gradmend.check.findings import Finding, Place, place_of
+from gradmend.check.findings import Call, Finding, Place, place_of
 from gradmend.check.ledger import Ledger, compatible
 from gradmend.check.project import Project
 from gradmend.check.values import Alt, Const, Dict, Instance, Lazy, Opaque, Path, Seq, Tensor, Value, unknown
@@ -164,7 +165,18 @@ class Walker:
         """The place of a piece of source in the frame that is running."""
         return place_of(self.frame.module.file, node)
 
+    def via(self) -> Call | None:
+        """In an imported file: the call in the checked file that led here."""
+        for below, frame in zip(self.frames[-2::-1], self.frames[:0:-1], strict=True):
+            if frame.module.main:
+                return None
+            if below.module.main and frame.call is not None and frame.function is not None:
+                return Call(frame.function.name, frame.call)
+        return None
+
     def told(self, finding: Finding) -> None:
+        if self.frames and finding.via is None and finding.place.file == self.frame.module.file:
+            finding = replace(finding, via=self.via())
         self.ledger.told(finding)
 
     # --- stores that can be taken back when another arm is walked

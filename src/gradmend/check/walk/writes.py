@@ -6,10 +6,10 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from gradmend.check import table, words
-from gradmend.check.fixes import clone_first, out_of_place
-from gradmend.check.instead import UNKNOWN, instead
+from gradmend.check.fixes import clone_first, clone_where_read, out_of_place
+from gradmend.check.instead import UNKNOWN, instead, reads
 from gradmend.check.ledger import Write, compatible
-from gradmend.check.values import MAYBE, NO, YES, Const, Node, Path, Tensor, Value
+from gradmend.check.values import MAYBE, NO, YES, Const, Instance, Node, Path, Tensor, Value
 from gradmend.check.walk.targets import plain_target, target_name
 
 if TYPE_CHECKING:
@@ -36,11 +36,12 @@ class Writes:
         flag: bool = False,
         how: str = "",
         name: str = "",
+        by: Instance | None = None,
     ) -> Value:
-        """An in-place op; returns what it was given, as the op does."""
+        """An in-place op; returns what it was given, as the op does. `by`: the module that has the flag."""
         for path, tensor in self.walk.tensors_in(value, deep=1):
             with self.walk.on(path):
-                self._write_one(tensor, op, site, slots or {}, shown or op, part, flag, how, name)
+                self._write_one(tensor, op, site, slots or {}, shown or op, part, flag, how, name, by)
         return value
 
     def _write_one(
@@ -54,6 +55,7 @@ class Writes:
         flag: bool,
         how: str,
         name: str,
+        by: Instance | None,
     ) -> None:
         found = {slot: self.walk.tensors_in(v) for slot, v in slots.items()}
         others = [pair for pairs in found.values() for pair in pairs]
@@ -95,7 +97,7 @@ class Writes:
                     shown,
                     _IN_PLACE_SLOTS | {"result"},
                 )
-        self._enter(tensor, shown, site, quiet, part or tensor.base is not None, flag, name)
+        self._enter(tensor, shown, site, quiet, part or tensor.base is not None, flag, name, by)
         if node is not None:
             info = table.op(op) or table.op(op.rstrip("_"))
             self.advance(tensor, node, grad)
@@ -121,13 +123,21 @@ class Writes:
             tensor, base = base, base.base
 
     def _enter(
-        self, tensor: Tensor, shown: str, site: ast.AST, how: str, part: bool, flag: bool, name: str
+        self,
+        tensor: Tensor,
+        shown: str,
+        site: ast.AST,
+        how: str,
+        part: bool,
+        flag: bool,
+        name: str,
+        by: Instance | None = None,
     ) -> None:
         tick = self.walk.ledger.now()
         for storage in tensor.storages:
             if not storage.saves:
                 continue
-            fix, other = None, UNKNOWN
+            fix, other, read = None, UNKNOWN, None
             statement = self.walk.statement
             # Under no_grad a clone would cut the gradient: there is no such fix.
             if (
@@ -137,20 +147,29 @@ class Writes:
                 and not flag
                 and not shown.endswith("step")
             ):
-                other = instead(statement, site)
+                function = self.walk.frame.function
+                other = instead(
+                    statement, site, function.node if function is not None else self.walk.frame.module.tree
+                )
+                whole = self.walk.at(statement)
+                if any(whole.holds(save.place) for save in storage.saves):
+                    read = clone_where_read(reads(statement))
                 target = plain_target(statement)
-                if target is not None:
+                if target is not None and not other.given:  # the caller would keep what was
                     safe = not storage.shared and not tensor.opaque and tensor.base is None
                     fix = clone_first(statement, target, self.walk.at(statement), safe)
             elif flag:
                 fix = out_of_place(site)
+                if by is not None and by.call is not None and by.site is not None:
+                    # An edit belongs to the finding's own file.
+                    fix = out_of_place(by.call) if by.site.file == self.walk.at(site).file else None
             self.walk.ledger.write(
                 storage,
                 Write(
                     self.walk.at(site),
                     shown,
                     how,
-                    name or target_name(site) or tensor.name,
+                    name or (target_name(site) if by is None else "") or tensor.name,
                     tick,
                     self.walk.path,
                     not tensor.uncertain,
@@ -158,6 +177,9 @@ class Writes:
                     flag,
                     fix,
                     other,
+                    read,
+                    made=by.site if by is not None else None,
+                    via=self.walk.via(),
                 ),
             )
 
