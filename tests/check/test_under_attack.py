@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
-from gradmend.check import applying
+from gradmend.check import alone, applying
 from gradmend.check.files import check_file, fingerprint
 from gradmend.cli.main import main
 
@@ -112,3 +114,38 @@ def test_a_reshape_that_may_copy_is_no_error(folder: Path, capsys: pytest.Captur
     runpy.run_path(str(folder / "a.py"))  # it does copy here
     main(["check", "a.py"])
     assert "error[" not in capsys.readouterr().out
+
+
+def test_a_link_to_itself_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "loop.py").symlink_to("loop.py")
+    assert main(["check", "loop.py"]) == 2
+    assert capsys.readouterr().err.startswith("gradmend: can't read loop.py")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
+def test_a_name_that_is_no_text_is_told_in_every_format(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = os.fsdecode(b"bad\xff.py")
+    (folder / name).write_text(BAD)
+    for form in ("sarif", "json", "github", "concise", "full"):
+        assert main(["check", "--output-format", form, name]) == 1
+        assert "GM101" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "x = " + "[" * 100_000])
+def test_settings_that_no_one_wrote_by_hand(
+    folder: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "pyproject.toml").write_text(content)
+    (folder / "a.py").write_text(BAD)
+    assert main(["check", "a.py"]) == 2
+    assert "pyproject.toml" in capsys.readouterr().err
+
+
+def test_many_findings_in_one_file_are_checked_in_one_reading(folder: Path) -> None:
+    (folder / "a.py").write_text(HEAD + "y = x.exp()\ny += 1\ny.sum().backward()\n" * 300)
+    asked = alone._places.cache_info().misses
+    found = check_file("a.py").findings
+    assert len(found) == 300 and all(f.fix is not None and f.fix.safe for f in found)
+    assert alone._places.cache_info().misses - asked == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _NOQA = re.compile(r"#\s*noqa(?::\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
-_SKIP = re.compile(r"^\s*#\s*gradmend:\s*skip-file\s*$", re.MULTILINE)
+_SKIP = re.compile(r"^[ \t]*#[ \t]*gradmend:[ \t]*skip-file[ \t]*\r?$", re.MULTILINE)
 
 
 def skips_file(source: str) -> bool:

@@ -13,7 +13,7 @@ from gradmend.check.alone import is_alone
 from gradmend.check.findings import Finding, Place, StaticFix
 
 _MAGIC = ("%", "!", "?")
-_BOUND = re.compile(r"(\s*[\w.,\s\[\]]+=)\s*[%!]")  # files = !ls
+_BOUND = re.compile(r"([\w., \t\[\]]+=)[ \t]*[%!]")  # files = !ls
 _MOST_MAGICS = 200
 _LINE = re.compile(r"(\S+ )?\bline (\d+)")  # "line 3" of this file, "model.py line 3" of another
 # What makes the whole cell something other than Python.
@@ -57,7 +57,7 @@ def read(text: str) -> Notebook:
 def _content(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError("it is no Jupyter notebook") from None
 
 

@@ -85,14 +85,17 @@ def load(start: str, select: list[str], ignore: list[str], isolated: bool = Fals
 def _table(start: str) -> tuple[dict[str, Any], str]:
     import tomllib
 
-    folder = Path(start).resolve()
+    try:
+        folder = Path(start).resolve()
+    except (OSError, RuntimeError) as bad:  # a link to itself; a folder that is gone
+        raise UsageError(f"can't read {start}: {bad}") from None
     for parent in (folder, *folder.parents) if folder.is_dir() else folder.parents:
         file = parent / "pyproject.toml"
         if not file.is_file():
             continue
         try:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as bad:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as bad:
             raise UsageError(f"can't read {file}: {bad}") from None
         tool = content.get("tool", {})
         found = tool.get("gradmend") if isinstance(tool, dict) else None

@@ -146,7 +146,15 @@ def _show(args: argparse.Namespace, findings: list[Any], files: int) -> None:
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     text = formats.render(args.output_format, findings, colour)
-    sys.stdout.write(text)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except UnicodeEncodeError:
+        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError(f"can't write what was found: {error.strerror}") from None
     if args.output_format in ("full", "concise") and not args.quiet:
         errors = sum(f.severity == "error" for f in findings)
         warnings = len(findings) - errors

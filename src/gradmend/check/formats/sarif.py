@@ -114,5 +114,7 @@ def _uri(file: str) -> str:
     except ValueError:
         return Path(file).absolute().as_uri()
     return (
-        Path(file).absolute().as_uri() if relative.startswith("..") else quote(relative.replace(os.sep, "/"))
+        Path(file).absolute().as_uri()
+        if relative.startswith("..")
+        else quote(os.fsencode(relative.replace(os.sep, "/")))
     )
