@@ -25,7 +25,7 @@ class Outcome:
     files: int = 0
     lines: int = 0
     cached: int = 0
-    stopped: int = 0  # files that were not followed to their end
+    stopped: list[str] = field(default_factory=list)  # files that were not followed to their end
 
 
 def check(
@@ -44,7 +44,7 @@ def check(
 
     def take(result: Result) -> None:
         outcome.lines += result.lines
-        outcome.stopped += result.stopped
+        outcome.stopped += [result.file] * result.stopped
         if result.unreadable:
             outcome.unreadable.append((result.file, result.unreadable))
         for finding in result.findings:
@@ -68,6 +68,7 @@ def check(
         if progress is not None:
             progress(done + outcome.cached, len(files))
     store.close()
+    outcome.stopped.sort()
     outcome.findings = sorted(_without_echoes(found.values()), key=lambda f: f.order)
     return outcome
 

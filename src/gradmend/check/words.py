@@ -153,6 +153,16 @@ def at_the_call(finding: Finding, call: Call) -> Finding:
     )
 
 
+UNCHECKED_TEXT = """\
+GM000 not-checked
+
+Something could not be read or followed, so that nothing is known of it: a syntax error, or code that is nested too deeply.
+
+It is told whatever `select` says. To leave it out, name it: `--ignore GM000`, `"old/*" = ["GM000"]` under
+[tool.gradmend.per-file-ignores], `# noqa: GM000` on the line, or `# gradmend: skip-file`; `exclude` leaves out whole folders.
+"""
+
+
 def too_deep(place: Place) -> Finding:
     what = "nested too deeply to be followed: what this does was not checked"
     return Finding(
