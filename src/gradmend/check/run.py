@@ -69,11 +69,11 @@ def check(
             progress(done + outcome.cached, len(files))
     store.close()
     outcome.stopped.sort()
-    outcome.findings = sorted(_without_echoes(found.values()), key=lambda f: f.order)
+    outcome.findings = sorted(without_echoes(found.values()), key=lambda f: f.order)
     return outcome
 
 
-def _without_echoes(findings: Iterable[Finding]) -> Iterator[Finding]:
+def without_echoes(findings: Iterable[Finding]) -> Iterator[Finding]:
     """One finding a place: where two rules speak of one write, the surer of them does."""
     best: dict[tuple[str, int | None, int, int], Finding] = {}
     for finding in findings:

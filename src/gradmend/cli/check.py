@@ -202,6 +202,7 @@ def _rewrite(findings: list[Any], *, apply: bool) -> int:
 
 def _stdin(args: argparse.Namespace) -> int:
     from gradmend.check import applying, files, settings
+    from gradmend.check import run as runner
 
     name = os.path.abspath(args.stdin_filename) if args.stdin_filename else "-"
     chosen = settings.load(
@@ -214,7 +215,7 @@ def _stdin(args: argparse.Namespace) -> int:
     if result.unreadable:
         raise UsageError(f"stdin: {result.unreadable}")
     findings = [f for f in result.findings if f.told_in((name,)) and chosen.wants(f.rule, name)]
-    findings.sort(key=lambda f: f.order)
+    findings = sorted(runner.without_echoes(findings), key=lambda f: f.order)
     if args.fix or args.diff:
         mine = [f for f in findings if f.fix is not None and (f.fix.safe or args.diff)]
         try:
