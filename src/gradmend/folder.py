@@ -1,5 +1,6 @@
 """Where Gradmend's own files lie: lines of ours are none of the program's."""
 
+import functools
 import os
 
 # Compiled modules know their files by names of this kind.
@@ -7,8 +8,9 @@ _BUILT = "src/gradmend/capture/"
 OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 TAPS = os.path.join(OURS, "capture", "taps", "")
 
-# The scripts that an installer makes for our commands: above every line of a program, and no line of it.
-_launchers: set[str] = set()
+# The scripts that an installer makes for our commands: above every line of a program, and no line of it. And what
+# stands between two lines, ours or the program's, and is neither.
+_launchers: set[str] = {functools.__file__}
 
 
 def launched_by(file: str) -> None:

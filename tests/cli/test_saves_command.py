@@ -38,7 +38,7 @@ def test_exp(capsys: pytest.CaptureFixture[str]) -> None:
         ("mul", "keeps self, if other needs a gradient"),
         ("mul_", "mul_ keeps a copy of what its input was and its input `other` for backward."),
         ("add", "add keeps none of its tensors for backward."),
-        ("F.cross_entropy", "cross_entropy keeps `labels` and values in between for backward."),
+        ("F.cross_entropy", "cross_entropy keeps `target` and values in between for backward."),
         ("softmax", "it runs as _softmax."),
         ("argmax", "no entry in derivatives.yaml"),
         ("nll_loss_forward", "keeps self, though backward never looks at its values"),

@@ -197,5 +197,7 @@ def renamed(part: Any, names: dict[str, str]) -> Any:
         return [renamed(v, names) for v in part]
     if isinstance(part, str):
         for file, name in names.items():
-            part = part.replace(file, name).replace(os.path.basename(file), name)
+            part = part.replace(file, name)
+        for file, name in names.items():
+            part = part.replace(os.path.basename(file), name)
     return part
