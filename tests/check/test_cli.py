@@ -428,3 +428,59 @@ def test_a_fix_goes_through_a_link_and_says_where_it_may_not_write(
     assert main(["check", "bad.py", "--fix"]) == 1
     assert "can't write it: Permission denied" in capsys.readouterr().err
     assert (folder / "bad.py").read_text() == BAD
+
+
+def test_a_file_that_was_not_followed_to_its_end_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradmend.check.analysis._MOST", 5)
+    for words in (["-q"], ["-q", "--diff"], []):
+        assert main(["check", "--no-cache", "bad.py", *words]) == 0
+        assert "not followed to the end, too many calls and branches: bad.py\n" in capsys.readouterr().err
+    main(["check", "--no-cache", "bad.py", "--output-format", "sarif"])
+    log = json.loads(capsys.readouterr().out)
+    schema = json.loads((Path(__file__).parent / "data" / "sarif-2.1.0.json").read_text(encoding="utf-8"))
+    jsonschema.validate(log, schema)
+    (note,) = log["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    assert note["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "bad.py"
+
+
+def test_the_diff_of_stdin_has_its_name(folder: Path) -> None:
+    command = [sys.executable, "-m", "gradmend", "check", "--diff", "-", "--stdin-filename", "bad.py"]
+    done = subprocess.run(command, input=BAD, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("--- a/bad.py\n+++ b/bad.py\n")
+
+
+def test_the_diff_of_an_absolute_path_applies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "--diff", str(folder / "bad.py")])
+    assert capsys.readouterr().out.startswith("--- a/bad.py\n+++ b/bad.py\n")
+
+
+def test_what_could_not_be_read_is_left_out_by_its_own_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "old.py").write_text("import torch\nprint 'backward'\n")
+    for words in ([], ["--select", "GM1"], ["--ignore", "ALL"]):
+        code, found = told(capsys, "old.py", *words)
+        assert (code, [f["rule"] for f in found]) == (1, ["GM000"])
+    assert told(capsys, "old.py", "--ignore", "GM000") == (0, [])
+    (folder / "pyproject.toml").write_text('[tool.gradmend.per-file-ignores]\n"old*" = ["GM000"]\n')
+    assert told(capsys, "old.py") == (0, [])
+    (folder / "pyproject.toml").unlink()
+    for text in ("print 'backward'  # noqa: GM000\n", "# gradmend: skip-file\nprint 'backward'\n"):
+        (folder / "old.py").write_text("import torch\n" + text)
+        assert told(capsys, "old.py") == (0, [])
+    assert main(["explain", "GM000"]) == 0
+    assert "--ignore GM000" in capsys.readouterr().out
+
+
+def test_fix_says_what_it_leaves(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bad.py").write_text(BAD.replace("y += 1", "z = y\ny += 1"))
+    main(["check", "--fix", "bad.py"])
+    assert "1 more rewrite may change the meaning and is left to you: --diff shows" in capsys.readouterr().err
+
+
+def test_noqa_takes_the_beginning_of_a_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for codes, count in (("GM1", 0), ("GM2", 1), ("E501, GM10", 0)):
+        (folder / "bad.py").write_text(BAD.replace("y += 1", f"y += 1  # noqa: {codes}"))
+        assert len(told(capsys, "bad.py")[1]) == count

@@ -17,6 +17,7 @@ from typing import Any
 from gradmend.check import notebooks
 from gradmend.check.files import fingerprint
 from gradmend.check.findings import Finding
+from gradmend.check.formats.text import shown
 from gradmend.check.rewrite import fixed
 
 _CHANGED = "it changed while it was checked; left as it is, check it again"
@@ -129,7 +130,7 @@ def _write(file: str, content: bytes, before: bytes) -> None:
 
 
 def diff(file: str, before: str, after: str) -> str:
-    name = file.replace(os.sep, "/")
+    name = shown(file).replace(os.sep, "/").lstrip("/")
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )

@@ -61,6 +61,13 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         source = notebook.source.encode("utf-8")
     tree = _parse(source, file, result)
     if tree is None:
+        written = _text(source) or ""
+        if noqa.skips_file(written):
+            result.findings = []
+        own = written.split("\n")
+        result.findings = [
+            f for f in result.findings if not noqa.silenced(own, f.place.line, f.place.line, f.rule)
+        ]
         if notebook is not None:
             result.findings = [notebooks.in_cell(f, notebook) for f in result.findings]
         return result

@@ -1,4 +1,4 @@
-"""`# noqa`, `# noqa: GM101, GM102`, and `# gradmend: skip-file`."""
+"""`# noqa`, `# noqa: GM101, GM2` (codes or their beginnings), and `# gradmend: skip-file`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def silenced(lines: list[str], first: int, last: int, rule: str) -> bool:
         if not 0 < number <= len(lines) or "noqa" not in lines[number - 1].lower():
             continue
         found = _NOQA.search(lines[number - 1])
-        if found and (found["codes"] is None or rule in re.split(r"[,\s]+", found["codes"].upper())):
+        if found and (
+            found["codes"] is None or rule.startswith(tuple(re.split(r"[,\s]+", found["codes"].upper())))
+        ):
             return True
     return False

@@ -26,7 +26,7 @@ class Outcome:
     files: int = 0
     lines: int = 0
     cached: int = 0
-    stopped: int = 0  # files that were not followed to their end
+    stopped: list[str] = field(default_factory=list)  # files that were not followed to their end
     prints: dict[str, str] = field(default_factory=dict)  # of what was checked, by file
 
 
@@ -47,7 +47,7 @@ def check(
 
     def take(result: Result) -> None:
         outcome.lines += result.lines
-        outcome.stopped += result.stopped
+        outcome.stopped += [result.file] * result.stopped
         outcome.prints[result.file] = result.depends.get(result.file, "")
         if result.unreadable:
             outcome.unreadable.append((result.file, result.unreadable))
@@ -72,11 +72,12 @@ def check(
         if progress is not None:
             progress(done + outcome.cached, len(files))
     store.close()
-    outcome.findings = sorted(_without_echoes(found.values()), key=lambda f: f.order)
+    outcome.stopped.sort()
+    outcome.findings = sorted(without_echoes(found.values()), key=lambda f: f.order)
     return outcome
 
 
-def _without_echoes(findings: Iterable[Finding]) -> Iterator[Finding]:
+def without_echoes(findings: Iterable[Finding]) -> Iterator[Finding]:
     """One finding a place: where two rules speak of one write, the surer of them does."""
     best: dict[tuple[str, int | None, int, int], Finding] = {}
     for finding in findings:

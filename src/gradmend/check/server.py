@@ -16,6 +16,7 @@ from gradmend.check import hover, notebooks
 from gradmend.check.files import check_file
 from gradmend.check.findings import Finding, Place, TextEdit
 from gradmend.check.project import look_again
+from gradmend.check.run import without_echoes
 from gradmend.check.settings import Settings, load
 from gradmend.errors import UsageError
 
@@ -45,7 +46,8 @@ def make() -> LanguageServer:
             text = "\n".join(notebooks.plain(text))
         look_again()
         result = check_file(file, text.encode("utf-8", "replace"))
-        found[uri] = [f for f in result.findings if f.told_in((file,)) and settings.wants(f.rule, file)]
+        mine = [f for f in result.findings if f.told_in((file,)) and settings.wants(f.rule, file)]
+        found[uri] = list(without_echoes(mine))
         server.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(
                 uri=uri, version=document.version, diagnostics=[_diagnostic(f, document) for f in found[uri]]

@@ -28,7 +28,7 @@ class Settings:
 
     def wants(self, rule: str, file: str) -> bool:
         if rule == UNCHECKED:
-            return True  # that something could not be read is always told
+            return self._unread(file)
         if self.select and not rule.startswith(tuple(self.select)):
             return False
         if self.ignore and rule.startswith(tuple(self.ignore)):
@@ -37,6 +37,13 @@ class Settings:
             rule.startswith(codes)
             for pattern, codes in self.per_file
             if codes and self._matches(file, pattern)
+        )
+
+    def _unread(self, file: str) -> bool:
+        """That something could not be read is told whatever is selected, and left out only by its own name."""
+        mine = [codes for pattern, codes in self.per_file if self._matches(file, pattern)]
+        return not any(
+            UNCHECKED.startswith(code) and code != "GM" for codes in (self.ignore, *mine) for code in codes
         )
 
     def _matches(self, file: str, pattern: str) -> bool:
@@ -128,7 +135,7 @@ def _codes(words: list[str]) -> tuple[str, ...]:
         if word == "ALL":
             found.append("GM")
         elif word:
-            if not any(code.startswith(word) for code in known):
+            if not any(code.startswith(word) for code in (UNCHECKED, *known)):
                 raise UsageError(f"there is no rule {word}; the rules are {known[0]} to {known[-1]}")
             found.append(word)
     return tuple(found)

@@ -153,6 +153,16 @@ def at_the_call(finding: Finding, call: Call) -> Finding:
     )
 
 
+UNCHECKED_TEXT = """\
+GM000 not-checked
+
+Something could not be read or followed, so that nothing is known of it: a syntax error, or code that is nested too deeply.
+
+It is told whatever `select` says. To leave it out, name it: `--ignore GM000`, `"old/*" = ["GM000"]` under
+[tool.gradmend.per-file-ignores], `# noqa: GM000` on the line, or `# gradmend: skip-file`; `exclude` leaves out whole folders.
+"""
+
+
 def too_deep(place: Place) -> Finding:
     what = "nested too deeply to be followed: what this does was not checked"
     return Finding(
@@ -198,7 +208,7 @@ def _help(code: str, save: Save, write: Write) -> str:
         if write.reads is not None:
             ways.append(write.reads.message)
         if code == "GM103":
-            ways.append("of a buffer filled in a loop, collect the parts in a list and torch.stack them")
+            ways.append("collect the parts in a list and torch.stack them")
         return ", or ".join(ways) or _HELP[code]
     if code in ("GM101", "GM102", "GM103") and write.instead.given:
         return _for_the_caller(write.instead)
@@ -227,7 +237,7 @@ _CARRIED = (
     "drop retain_graph=True"
 )
 _ANEW = (
-    "compute the loss of the later backward() anew after step(), and detach() what it shares with the first one (of a GAN: "
+    "compute the loss of the later backward() anew after step(), and detach() what the first loss shares with it (of a GAN: "
     "`D(fake.detach())` for the discriminator's loss); both backward() calls before step() would mix their gradients"
 )
 _READ_AGAIN = (

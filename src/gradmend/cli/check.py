@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         outcome = look()
         if args.fix:
             outcome = _fixed(outcome, look)
+            _unsafe(args, outcome.findings)
     except KeyboardInterrupt:
         print("gradmend: stopped", file=sys.stderr)
         return 130
@@ -92,11 +93,9 @@ def run(args: argparse.Namespace) -> int:
     if args.diff:
         shown = _rewrite(outcome.findings, outcome.prints, apply=False)
         _unshown(args, outcome.findings, shown)
+        _incomplete(outcome.stopped)
         return _code(args, outcome.findings, bool(missing or outcome.unreadable))
-    _show(args, outcome.findings, outcome.files)
-    if outcome.stopped and not args.quiet:
-        some = f"{outcome.stopped} file{'s' * (outcome.stopped != 1)}"
-        print(f"gradmend: {some} not followed to the end: too many calls and branches", file=sys.stderr)
+    _show(args, outcome.findings, outcome.files, outcome.stopped)
     return _code(args, outcome.findings, bool(missing or outcome.unreadable))
 
 
@@ -118,6 +117,16 @@ def _fixed(outcome: Any, look: Callable[[], Any]) -> Any:
     return outcome
 
 
+def _unsafe(args: argparse.Namespace, findings: list[Any]) -> None:
+    left = sum(f.fix is not None and not f.fix.safe for f in findings)
+    if left and not args.quiet:
+        some = f"{left} more rewrite{'s' * (left != 1)}"
+        print(
+            f"gradmend: {some} may change the meaning and {'is' if left == 1 else 'are'} left to you: --diff shows",
+            file=sys.stderr,
+        )
+
+
 def _fixable(outcome: Any) -> int:
     return sum(f.fix is not None and f.fix.safe for f in outcome.findings)
 
@@ -135,7 +144,18 @@ def _code(args: argparse.Namespace, findings: list[Any], failed: bool) -> int:
     return 1 if findings and not args.exit_zero else 0
 
 
-def _show(args: argparse.Namespace, findings: list[Any], files: int) -> None:
+def _show(args: argparse.Namespace, findings: list[Any], files: int, stopped: list[str]) -> None:
+    _render(args, findings, files, stopped)
+    _incomplete(stopped)
+
+
+def _incomplete(stopped: list[str]) -> None:
+    if stopped:  # whoever wants no summary wants to know all the same that there was more to see
+        names = ", ".join(stopped[:3]) + (f" and {len(stopped) - 3} more" if len(stopped) > 3 else "")
+        print(f"gradmend: not followed to the end, too many calls and branches: {names}", file=sys.stderr)
+
+
+def _render(args: argparse.Namespace, findings: list[Any], files: int, stopped: list[str]) -> None:
     if args.statistics:
         from collections import Counter
 
@@ -145,7 +165,7 @@ def _show(args: argparse.Namespace, findings: list[Any], files: int) -> None:
     from gradmend.check import formats
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    text = formats.render(args.output_format, findings, colour)
+    text = formats.render(args.output_format, findings, colour, stopped)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -190,6 +210,7 @@ def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int
 
 def _stdin(args: argparse.Namespace) -> int:
     from gradmend.check import applying, files, settings
+    from gradmend.check import run as runner
 
     name = os.path.abspath(args.stdin_filename) if args.stdin_filename else "-"
     chosen = settings.load(
@@ -202,7 +223,7 @@ def _stdin(args: argparse.Namespace) -> int:
     if result.unreadable:
         raise UsageError(f"stdin: {result.unreadable}")
     findings = [f for f in result.findings if f.told_in((name,)) and chosen.wants(f.rule, name)]
-    findings.sort(key=lambda f: f.order)
+    findings = sorted(runner.without_echoes(findings), key=lambda f: f.order)
     if args.fix or args.diff:
         mine = [f for f in findings if f.fix is not None and (f.fix.safe or args.diff)]
         try:
@@ -215,5 +236,5 @@ def _stdin(args: argparse.Namespace) -> int:
         )
         left = len(findings) - (0 if args.diff else made.count)
         return 1 if left and not args.exit_zero else 0
-    _show(args, findings, 1)
+    _show(args, findings, 1, [args.stdin_filename or "-"] * result.stopped)
     return _code(args, findings, False)

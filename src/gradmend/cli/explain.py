@@ -53,6 +53,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _rule(code: str) -> int:
     from gradmend import rules
+    from gradmend.check.findings import UNCHECKED
+
+    if code.upper() == UNCHECKED:
+        from gradmend.check.words import UNCHECKED_TEXT
+
+        print(UNCHECKED_TEXT, end="")
+        return 0
 
     try:
         rule = rules.get(code)

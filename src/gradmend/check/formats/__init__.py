@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradmend.check.findings import Finding
 
 NAMES = ("full", "concise", "json", "github", "sarif")
 
 
-def render(name: str, findings: list[Finding], colour: bool = False) -> str:
+def render(name: str, findings: list[Finding], colour: bool = False, stopped: Sequence[str] = ()) -> str:
+    """`stopped`: files that were not followed to their end, for formats that have a place for it."""
     if name == "json":
         import json
 
@@ -19,7 +22,7 @@ def render(name: str, findings: list[Finding], colour: bool = False) -> str:
     if name == "sarif":
         from gradmend.check.formats import sarif
 
-        return sarif.render(findings)
+        return sarif.render(findings, stopped)
     from gradmend.check.formats import text
 
     return text.concise(findings) if name == "concise" else text.full(findings, colour)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,10 +13,10 @@ from gradmend import __version__
 from gradmend.check.findings import Finding, Place
 
 
-def render(findings: list[Finding]) -> str:
+def render(findings: list[Finding], stopped: Sequence[str] = ()) -> str:
     codes = sorted({f.rule for f in findings})
     index = {code: i for i, code in enumerate(codes)}
-    log = {
+    log: dict[str, Any] = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [
@@ -32,7 +33,19 @@ def render(findings: list[Finding]) -> str:
             }
         ],
     }
+    if stopped:
+        log["runs"][0]["invocations"] = [
+            {"executionSuccessful": True, "toolExecutionNotifications": [_stopped(file) for file in stopped]}
+        ]
     return json.dumps(log, indent=2) + "\n"
+
+
+def _stopped(file: str) -> dict[str, Any]:
+    return {
+        "level": "warning",
+        "message": {"text": "not followed to the end: too many calls and branches"},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(file)}}}],
+    }
 
 
 def _rule(code: str) -> dict[str, Any]:
