@@ -10,13 +10,13 @@ TAPS = os.path.join(OURS, "capture", "taps", "")
 
 # The scripts that an installer makes for our commands: above every line of a program, and no line of it. And what
 # stands between two lines, ours or the program's, and is neither.
-_launchers: set[str] = {functools.__file__}
+_passed_over: set[str] = {functools.__file__}
 
 
 def launched_by(file: str) -> None:
     if os.path.basename(file).startswith("gradmend"):
-        _launchers.add(file)
+        _passed_over.add(file)
 
 
 def is_ours(file: str) -> bool:
-    return file.startswith((OURS, _BUILT)) or file in _launchers
+    return file.startswith((OURS, _BUILT)) or file in _passed_over

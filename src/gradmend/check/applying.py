@@ -18,7 +18,7 @@ from gradmend.check import notebooks
 from gradmend.check.files import fingerprint
 from gradmend.check.findings import Finding
 from gradmend.check.formats.text import shown
-from gradmend.check.rewrite import fixed
+from gradmend.check.rewrite import fixed, lines_of
 
 _CHANGED = "it changed while it was checked; left as it is, check it again"
 
@@ -73,19 +73,19 @@ def _notebook(file: str, raw: bytes, findings: list[Finding], unsafe: bool) -> R
     text = raw.decode("utf-8")
     content = json.loads(text)
     dump = json.dumps if unsafe else _layout(content, text)  # what is only shown needs no layout
-    count, shown = 0, ""
+    count, changes = 0, ""
     cells = notebooks.cells_of(content)
     for number in sorted({f.place.cell for f in findings if f.place.cell is not None}):
         cell = cells[number - 1]
         before = notebooks.source_of(cell)
         after, done = fixed(before, [f for f in findings if f.place.cell == number], unsafe=unsafe)
         count += done
-        shown += diff(f"{file}:cell {number}", before, after)
+        changes += diff(f"{file}:cell {number}", before, after)
         key = "source" if "source" in cell else "input"
         cell[key] = after.splitlines(keepends=True) if isinstance(cell[key], list) else after
     made = dump(content)
     _compiles(notebooks.read(made).source, file)
-    return Rewritten(file, made, "utf-8", count, shown, raw)
+    return Rewritten(file, made, "utf-8", count, changes, raw)
 
 
 def _layout(content: Any, text: str) -> Callable[[Any], str]:
@@ -131,8 +131,6 @@ def _write(file: str, content: bytes, before: bytes) -> None:
 
 def diff(file: str, before: str, after: str) -> str:
     name = shown(file).replace(os.sep, "/").lstrip("/")
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
+    lines = difflib.unified_diff(lines_of(before), lines_of(after), f"a/{name}", f"b/{name}")
     # A cell has no end of line at its end.
     return "".join(line if line.endswith("\n") else line + "\n" for line in lines)

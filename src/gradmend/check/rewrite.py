@@ -9,9 +9,8 @@ from gradmend.check.findings import Finding, TextEdit
 
 def fixed(text: str, findings: list[Finding], *, unsafe: bool) -> tuple[str, int]:
     """The text with every fix that may be applied, and how many were; of two that overlap the first wins."""
-    lines = io.StringIO(text, newline="").readlines()  # as Python counts them: a form feed ends no line
     starts = [0]
-    for line in lines:
+    for line in lines_of(text):
         starts.append(starts[-1] + len(line))
     edits: list[tuple[int, int, str]] = []
     count = 0
@@ -30,6 +29,11 @@ def fixed(text: str, findings: list[Finding], *, unsafe: bool) -> tuple[str, int
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text, count
+
+
+def lines_of(text: str) -> list[str]:
+    """With their ends, as Python counts them: a form feed ends no line."""
+    return io.StringIO(text, newline="").readlines()
 
 
 def _offset(starts: list[int], line: int, column: int) -> int:
