@@ -139,7 +139,7 @@ $(DOCSENV)/.ready: pyproject.toml
 	@touch $@
 
 lint: $(READY)
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .  # a cached answer misses what another file changes
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --config .importlinter
 
