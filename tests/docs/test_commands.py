@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -11,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from gradmend import rules
+from gradmend.cli.main import build
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -65,6 +69,53 @@ def test_every_command_runs(page: Path, tmp_path: Path) -> None:
         wanted = 0 if written and command == "gradmend run train.py" else int(command in STOPS)
         assert done.returncode == wanted, f"{command}\n{done.stdout}\n{done.stderr}"
         written = written or "--write" in words
+
+
+SAID = re.compile(r"`((?:gradmend|make|python|pytest) [^`\n]+)`")
+TEXTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def missing(command: str) -> list[str]:
+    """What of a command that a sentence names is not there: a subcommand, an option, a target, a file, a rule."""
+    program, first, *rest = re.sub(r"\[.*?\]|<.*", "", command).split()
+    options = [word for word in (first, *rest) if word.startswith("--")]
+    if program == "make":
+        return [first] if f"\n{first}:" not in (ROOT / "Makefile").read_text() else []
+    if program == "gradmend":
+        known = build().format_help()
+        if not first.startswith("--"):
+            known = subparser(first).format_help() if f" {first} " in known else ""
+        codes = [code for code in rest if re.fullmatch(r"GM\d+", code) and code not in rules.codes()]
+        return codes + [option for option in options if option not in known] + ([] if known else [first])
+    if program == "pytest" and first.startswith("--"):
+        return [] if first in (ROOT / "docs" / "pytest.md").read_text() else [first]
+    file = ROOT / first
+    return [first] if not file.exists() else [o for o in options if o not in file.read_text()]
+
+
+def subparser(name: str) -> argparse.ArgumentParser:
+    actions = build()._subparsers._group_actions  # type: ignore[union-attr]
+    return actions[0].choices[name]  # type: ignore[index, call-overload, return-value]
+
+
+def test_what_a_sentence_names_is_there() -> None:
+    said = {one: page for page in TEXTS for one in SAID.findall(page.read_text())}
+    assert len(said) > 80
+    assert not {f"{page.name}: {one}": gone for one, page in said.items() if (gone := missing(one))}
+
+
+def test_what_is_not_there_is_found() -> None:
+    for bad in (
+        "gradmend mend",
+        "gradmend run --hael",
+        "gradmend explain GM999",
+        "make tset",
+        "python tools/no.py",
+    ):
+        assert missing(bad), bad
 
 
 def test_python_blocks_are_python() -> None:
