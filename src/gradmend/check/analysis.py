@@ -112,6 +112,9 @@ def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[i
             return
         made = walker.classes.instantiate(cls, [], {}, cls.node)
         if isinstance(made, Instance):
+            for part in walker.modules.submodules(made):
+                part.stray = True
+            made.stray = True
             holder.append(made)
 
     # What a base in another file does to an object is seldom worth its price.

@@ -42,7 +42,8 @@ class ModuleMethods:
         if owner.nn == "ndarray":
             return Bound(owner, name)
         if name == "training":
-            made = unknown("training")
+            # As it was made, unless nothing is known of who made it and what has happened to it since.
+            made = unknown("training") if owner.stray else Const(True)
             owner.attrs["training"] = made
             return made
         if owner.nn == "ModuleDict" or owner.nn == "ParameterDict":
@@ -100,9 +101,11 @@ class ModuleMethods:
         ):
             return owner
         if name in ("train", "eval"):
-            mode = name == "train" and not (args and is_const(args[0], False))
+            given = args[0] if args else keywords.get("mode", Const(True))
+            known = self.walk.questions.truthy(given) if name == "train" else False
+            mode: Value = unknown("training") if known is None else Const(known)
             for module in self.walk.modules.submodules(owner):
-                self.walk.store(module.attrs, "training", Const(mode))
+                self.walk.store(module.attrs, "training", mode)
             return owner
         if name == "requires_grad_":
             on = not (args and is_const(args[0], False))

@@ -42,7 +42,8 @@ class Names:
             else:
                 value = frame.module.env.get(name)
                 if value is None:
-                    return Ext(f"builtins.{name}") if name in _BUILTINS else self._free(name)
+                    known = name in _BUILTINS and name != "__name__"
+                    return Ext(f"builtins.{name}") if known else self._free(name)
         if isinstance(value, Lazy):
             value = self.resolve(value)
         if isinstance(value, Alt):
@@ -52,6 +53,8 @@ class Names:
         return value
 
     def _free(self, name: str) -> Value:
+        if name == "TYPE_CHECKING":
+            return Const(False)
         if name == "__name__":
             return Const("__main__") if self.walk.frame.module.main else unknown(name)
         made = self.starred(self.walk.frame.module, name) or unknown(name)

@@ -120,7 +120,9 @@ class Parts:
             )
             return current
         if isinstance(current, Const) and isinstance(value, Const):
-            return Number()  # a counter: not worth counting
+            if kind is ast.Add and type(current.value) is type(value.value) is int:
+                return Const(current.value + value.value, True)  # a counter: of a loop's rounds, mostly
+            return Number()
         return self.walk.tensors.apply(BINARY.get(kind, "add"), node, {"self": current, "other": value})
 
     def shifted(self, target: ast.expr, read: ast.expr, value: Value, site: ast.AST) -> None:

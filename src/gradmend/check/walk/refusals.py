@@ -55,7 +55,7 @@ class Refusals:
                     "GM121",
                     place,
                     f"{shown} changes {name}, {of} that requires grad, in grad mode: PyTorch refuses it",
-                    "error",
+                    "warning" if self.walk.unseen else "error",
                     (
                         (("the leaf is made here", root.origin),)
                         if root.origin is not None and root.origin != place

@@ -195,6 +195,7 @@ class Tensors:
                     leaf,
                     whole,
                     unguarded,
+                    self.walk.lent(path),
                 )
             )
 

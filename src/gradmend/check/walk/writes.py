@@ -180,6 +180,7 @@ class Writes:
                     read,
                     made=by.site if by is not None else None,
                     via=self.walk.via(),
+                    lent=self.walk.lent(),
                 ),
             )
 
@@ -198,6 +199,7 @@ class Writes:
                         self.walk.path,
                         not tensor.uncertain,
                         of=tensor,
+                        lent=self.walk.lent(),
                     ),
                 )
 
