@@ -27,10 +27,13 @@ class Analysis:
     stopped: bool = False  # the allowance was used up before all of it was walked
 
 
-def analyse(file: str, tree: ast.Module, project: Project) -> Analysis:
-    """The findings that one file shows. It never fails: what can't be walked is told or left."""
+def analyse(file: str, tree: ast.Module, project: Project, drives: Callable[[], bool] = bool) -> Analysis:
+    """The findings that one file shows. It never fails: what can't be walked is told or left.
+
+    `drives`: whether it is worth walking although its own lines hold nothing that can go wrong.
+    """
     risks = Risks(tree)
-    if not risks.any:
+    if not risks.any and not drives():
         return Analysis([])
     module = project.module(file)
     module.main = True

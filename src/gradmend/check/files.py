@@ -15,6 +15,7 @@ from gradmend.check import noqa, notebooks, words
 from gradmend.check.alone import is_alone
 from gradmend.check.analysis import analyse
 from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
+from gradmend.check.programs import drives
 from gradmend.check.project import Project, parse
 from gradmend.check.settings import Settings
 
@@ -58,7 +59,10 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         except ValueError as error:
             result.unreadable = f"can't read it: {error}"
             return result
-        source = notebook.source.encode("utf-8")
+        source = notebook.source.encode("utf-8", "replace")
+        for wrong in notebook.broken:
+            found = _syntax(file, wrong.lineno or 1, max(1, wrong.offset or 1), wrong.msg or "invalid syntax")
+            result.findings.append(notebooks.in_cell(found, notebook))
     tree = _parse(source, file, result)
     if tree is None:
         written = _text(source) or ""
@@ -72,10 +76,12 @@ def check_file(file: str, source: bytes | None = None) -> Result:
             result.findings = [notebooks.in_cell(f, notebook) for f in result.findings]
         return result
     text = _text(source)
-    if text is None or noqa.skips_file(text) or not worth(source):
+    if text is None or noqa.skips_file(text):
         return result
     project = Project({file: tree})
-    analysis = analyse(file, tree, project)
+    if not worth(source) and not drives(project.module(file), project, worth):
+        return result
+    analysis = analyse(file, tree, project, lambda: drives(project.module(file), project, worth))
     result.stopped = analysis.stopped
     for other in (project.read | project.missing) - {file}:
         result.depends[other] = fingerprint_of(other)
@@ -109,11 +115,6 @@ def _parse(source: bytes, file: str, result: Result) -> ast.Module | None:
         result.findings.append(_syntax(file, 1, 1, "the file holds null bytes: is it Python?"))
         return None
     try:
-        if not worth(source):
-            compile(
-                source, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True
-            ) if result.lines < 2000 else None
-            return ast.Module([], [])
         return parse(source, file)
     except SyntaxError as error:
         column = max(1, error.offset or 1)

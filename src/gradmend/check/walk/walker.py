@@ -18,6 +18,7 @@ from gradmend.check.walk.backward import Backward
 from gradmend.check.walk.branches import Branches
 from gradmend.check.walk.builtin import Builtins
 from gradmend.check.walk.calls import Calls
+from gradmend.check.walk.cells import Cells
 from gradmend.check.walk.classes import Classes
 from gradmend.check.walk.containers import Containers
 from gradmend.check.walk.contexts import Contexts
@@ -109,6 +110,7 @@ class Walker:
         self.external = External(self)
         self.sparse = Sparse(self)
         self.gradients = Gradients(self)
+        self.cells = Cells(self)
         self.generators = Generators(self)
         self._statements: dict[type, Callable[[Any], str]] = {
             **self.statements.table(),
