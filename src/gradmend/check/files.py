@@ -17,7 +17,8 @@ from gradmend.check.analysis import analyse
 from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
 from gradmend.check.programs import drives
 from gradmend.check.project import Project, parse
-from gradmend.check.settings import Settings
+from gradmend.check.rewrite import lines_of
+from gradmend.check.settings import Nearest, Settings
 
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
 _WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
@@ -68,7 +69,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         written = _text(source) or ""
         if noqa.skips_file(written):
             result.findings = []
-        own = written.split("\n")
+        own = _split(written)
         result.findings = [
             f for f in result.findings if not noqa.silenced(own, f.place.line, f.place.line, f.rule)
         ]
@@ -85,7 +86,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
     result.stopped = analysis.stopped
     for other in (project.read | project.missing) - {file}:
         result.depends[other] = fingerprint_of(other)
-    lines = {file: text.split("\n")}
+    lines = {file: _split(text)}
     calls = [
         words.at_the_call(f, f.via) for f in analysis.findings if f.via is not None and f.rule != UNCHECKED
     ]
@@ -142,10 +143,15 @@ def _text(source: bytes) -> str | None:
         return None
 
 
+def _split(text: str) -> list[str]:
+    """Lines as Python counts them: a lone carriage return ends one too."""
+    return [line.rstrip("\r\n") for line in lines_of(text)]
+
+
 def _lines_of(file: str) -> list[str]:
     try:
         with open(file, "rb") as handle:
-            return (_text(handle.read()) or "").split("\n")
+            return _split(_text(handle.read()) or "")
     except OSError:
         return []
 
@@ -222,7 +228,7 @@ def fingerprint_of(file: str) -> str:
         return ""
 
 
-def python_files(paths: list[str], settings: Settings) -> tuple[list[str], list[tuple[str, str]]]:
+def python_files(paths: list[str], settings: Settings | Nearest) -> tuple[list[str], list[tuple[str, str]]]:
     """The files to check, and paths that can't be read, with why. Folders are walked; names given are taken as they are."""
     found: dict[str, None] = {}
     missing: list[tuple[str, str]] = []

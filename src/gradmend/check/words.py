@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gradmend.check.findings import UNCHECKED, Call, Finding, Place, Severity, StaticFix
+from gradmend.check.findings import UNCHECKED, Call, Finding, Place, Severity, StaticFix, printable
 from gradmend.check.values import Node, Tensor
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _line(place: Place, beside: Place) -> str:
 
 
 def _name(place: Place) -> str:
-    return place.file.replace("\\", "/").rpartition("/")[2]
+    return printable(place.file.replace("\\", "/").rpartition("/")[2])
 
 
 def _op(op: str) -> str:
