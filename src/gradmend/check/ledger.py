@@ -101,9 +101,13 @@ class Ledger:
         leaves: list[Tensor] = []
         seen: set[int] = set()
         todo = list(roots)
+        doubted: list[
+            Node
+        ] = []  # behind one of several items, nobody knows which: gone to when all else is done
         first = {id(node) for node in todo}
-        while todo:
-            node = todo.pop()
+        while todo or doubted:
+            doubt = not todo
+            node = doubted.pop() if doubt else todo.pop()
             if id(node) in seen:
                 continue
             seen.add(id(node))
@@ -111,7 +115,7 @@ class Ledger:
                 continue
             if not compatible(node.path, path):
                 if node.passes and node.parents:
-                    todo.append(node.parents[0])
+                    (doubted if doubt else todo).append(node.parents[0])
                 continue
             if node.leaf is not None:
                 leaves.append(node.leaf)
@@ -123,20 +127,22 @@ class Ledger:
                 # Somebody else's call may have detached what it was given; the same loss twice is the same loss.
                 if node.keeps and not assumed and (node.sure or id(node) in first):
                     found = words.second_backward(node, used[0], place)
-                    if not nested(*parts(used[1], used[2]), node.path, *parts(path, lent)):
+                    if doubt or not nested(*parts(used[1], used[2]), node.path, *parts(path, lent)):
                         found = replace(found, severity="warning")
                     self.told(replace(found, via=via))
                     continue
                 if node.keeps:
                     continue
             for save in node.saves:
-                self._judge(save, place, path, assumed, lent)
+                self._judge(save, place, path, assumed, lent, doubt)
             if not retain and not assumed:
                 node.freed.append((place, path, lent))
-            todo += node.parents
+            (doubted if doubt or chosen(node.path) else todo).extend(node.parents)
         return leaves
 
-    def _judge(self, save: Save, place: Place, path: Path, assumed: bool, lent: frozenset) -> None:
+    def _judge(
+        self, save: Save, place: Place, path: Path, assumed: bool, lent: frozenset, doubt: bool
+    ) -> None:
         if save.tick <= self.since:
             return
         for write in save.storage.writes:
@@ -153,8 +159,10 @@ class Ledger:
             if write.how == "detach" and (save.whole is not write.of or save.slot == "result"):
                 continue
             sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
-            sure = sure and nested(
-                *parts(save.path, save.lent), *parts(write.path, write.lent), *parts(path, lent)
+            sure = (
+                sure
+                and not doubt
+                and nested(*parts(save.path, save.lent), *parts(write.path, write.lent), *parts(path, lent))
             )
             if assumed and not sure:
                 continue

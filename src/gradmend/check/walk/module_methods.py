@@ -142,12 +142,14 @@ class ModuleMethods:
         if name == "load_state_dict":
             with self.walk.mode(False):
                 for tensor in self.walk.modules.parameters_of(owner):
-                    self.walk.writes.write(tensor, "copy_", node, shown="load_state_dict()")
+                    self.walk.writes.write(tensor, "copy_", node, shown="load_state_dict()", name=tensor.name)
             return unknown()
         if name == "reset_parameters":
             with self.walk.mode(False):
                 for tensor in self.walk.modules.parameters_of(owner):
-                    self.walk.writes.write(tensor, "copy_", node, shown="reset_parameters()")
+                    self.walk.writes.write(
+                        tensor, "copy_", node, shown="reset_parameters()", name=tensor.name
+                    )
             return NONE
         if name in ("register_forward_hook", "register_forward_pre_hook") and args:
             hooks = owner.attrs.setdefault("$pre_hooks" if "_pre_" in name else "$hooks", Seq([]))

@@ -186,7 +186,7 @@ class Parts:
             if isinstance(key, Const) and isinstance(key.value, (str, int, float, bool, tuple)):
                 self.walk.store(owner.items, key.value, value)
             else:
-                owner.rest = value
+                self._somewhere(owner, value)
         elif isinstance(owner, Seq):
             if (
                 isinstance(key, Const)
@@ -195,7 +195,7 @@ class Parts:
             ):
                 owner.items[key.value] = value
             else:
-                owner.rest = value
+                self._somewhere(owner, value)
         elif isinstance(owner, Instance):
             method = self.walk.classes.method_of(owner, "__setitem__")
             if method is not None and key is not None:
@@ -204,6 +204,12 @@ class Parts:
                 self.walk.store(owner.attrs, f"[{key.value!r}]", value)
         elif isinstance(owner, Opaque) and isinstance(key, Const):
             self.walk.store(owner.attrs, f"[{key.value!r}]", value)
+
+    def _somewhere(self, owner: Dict | Seq, value: Value) -> None:
+        """Put where nobody knows: on one arm of a branch only, what was there before may be found as well."""
+        if self.walk.journals and owner.rest is not None and owner.rest is not value:
+            value = self.walk.iteration.any_of([value, owner.rest])
+        owner.rest = value
 
 
 def _array_like(at: ast.expr) -> bool:
