@@ -246,8 +246,9 @@ def _always(case: ast.match_case) -> bool | None:
 
 
 def _awaits(handler: ast.ExceptHandler) -> bool:
-    """`except RuntimeError`: what PyTorch raises is no surprise."""
-    return handler.type is not None and "RuntimeError" in ast.unparse(handler.type)
+    """`except RuntimeError`: what PyTorch raises is no surprise, unless it is raised again."""
+    again = isinstance(handler.body[-1], ast.Raise)
+    return not again and handler.type is not None and "RuntimeError" in ast.unparse(handler.type)
 
 
 def _forever(node: Any) -> bool:
