@@ -271,3 +271,19 @@ def test_still_an_error(name: str) -> None:
     with pytest.raises(RuntimeError):
         run(HEAD + source)
     assert [(n, severity) for n, _, severity in told(HEAD + source)] == [(line, "error")]
+
+
+def test_a_default_of_a_class_that_nobody_makes_says_little() -> None:
+    source = """
+import torch.nn as nn
+class Attention(nn.Module):
+    def __init__(self, dim, drop=0.0):
+        super().__init__()
+        self.qk = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop, inplace=True)
+    def forward(self, x):
+        attn = self.qk(x).softmax(-1)
+        attn = self.drop(attn)
+        return attn @ x
+"""
+    assert told(source) == [(10, "GM107", "warning")]

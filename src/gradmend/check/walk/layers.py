@@ -76,7 +76,8 @@ class Layers:
             return self.loss(LOSS[name], x, target, node)
         if "Dropout" in name and (
             is_const(owner.attrs.get("training"), False)
-            or (isinstance(chance := owner.attrs.get("p"), Const) and not chance.value)
+            # Of a class that is only tried, a default of 0 says little.
+            or (isinstance(chance := owner.attrs.get("p"), Const) and not chance.value and not owner.stray)
         ):
             return x  # it hands on what it was given
         function = re.sub(r"_?\dd$", "", snake(name)) if table.op(snake(name)) is None else snake(name)
