@@ -125,6 +125,34 @@ async def _odd(
     (edits,) = actions[0].edit.changes.values()
     assert edits[0].new_text == "y = y.clone()\n\t"
 
+    # Asked before the pause after typing is over: the fix belongs to the text as it is now.
+    where = types.TextDocumentIdentifier(tabs)
+    client.text_document_did_change(
+        types.DidChangeTextDocumentParams(
+            types.VersionedTextDocumentIdentifier(2, tabs),
+            [types.TextDocumentContentChangeWholeDocument("# one line more\n" + BAD)],
+        )
+    )
+    whole = types.Range(types.Position(0, 0), types.Position(20, 0))
+    actions = await client.text_document_code_action_async(
+        types.CodeActionParams(where, whole, types.CodeActionContext([]))
+    )
+    assert actions and isinstance(actions[0], types.CodeAction)
+    assert actions[0].edit and actions[0].edit.changes
+    assert [e.range.start.line for e in actions[0].edit.changes[tabs]] == [5]
+    gone = types.TextDocumentIdentifier((folder / "gone.py").as_uri())
+    assert await client.text_document_hover_async(types.HoverParams(gone, types.Position(0, 0))) is None
+    assert not await client.text_document_code_action_async(
+        types.CodeActionParams(gone, whole, types.CodeActionContext([]))
+    )
+    while await diagnostics():
+        client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(3, tabs),
+                [types.TextDocumentContentChangeWholeDocument("")],
+            )
+        )
+
 
 def test_a_session(tmp_path: Path) -> None:
     asyncio.run(_talk(tmp_path))

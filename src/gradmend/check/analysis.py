@@ -27,10 +27,13 @@ class Analysis:
     stopped: bool = False  # the allowance was used up before all of it was walked
 
 
-def analyse(file: str, tree: ast.Module, project: Project) -> Analysis:
-    """The findings that one file shows. It never fails: what can't be walked is told or left."""
+def analyse(file: str, tree: ast.Module, project: Project, drives: Callable[[], bool] = bool) -> Analysis:
+    """The findings that one file shows. It never fails: what can't be walked is told or left.
+
+    `drives`: whether it is worth walking although its own lines hold nothing that can go wrong.
+    """
     risks = Risks(tree)
-    if not risks.any:
+    if not risks.any and not drives():
         return Analysis([])
     module = project.module(file)
     module.main = True
@@ -112,6 +115,9 @@ def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[i
             return
         made = walker.classes.instantiate(cls, [], {}, cls.node)
         if isinstance(made, Instance):
+            for part in walker.modules.submodules(made):
+                part.stray = True
+            made.stray = True
             holder.append(made)
 
     # What a base in another file does to an object is seldom worth its price.

@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 
 from gradmend.check import notebooks
 from gradmend.check.files import fingerprint
-from gradmend.check.findings import Finding
+from gradmend.check.findings import Finding, printable
 from gradmend.check.formats.text import shown
 from gradmend.check.rewrite import fixed, lines_of
 
@@ -122,7 +123,11 @@ def _write(file: str, content: bytes, before: bytes) -> None:
             if handle.read() != before:
                 os.remove(part)
                 raise Unfit(_CHANGED)
-        os.replace(part, file)
+        if os.stat(file).st_nlink > 1:  # its other names are to see the change too
+            shutil.copyfile(part, file)
+            os.remove(part)
+        else:
+            os.replace(part, file)
     except OSError:
         with contextlib.suppress(OSError):
             os.remove(part)
@@ -130,7 +135,7 @@ def _write(file: str, content: bytes, before: bytes) -> None:
 
 
 def diff(file: str, before: str, after: str) -> str:
-    name = shown(file).replace(os.sep, "/").lstrip("/")
+    name = printable(shown(file).replace(os.sep, "/").lstrip("/"))
     lines = difflib.unified_diff(lines_of(before), lines_of(after), f"a/{name}", f"b/{name}")
     # A cell has no end of line at its end.
     return "".join(line if line.endswith("\n") else line + "\n" for line in lines)

@@ -15,8 +15,10 @@ from gradmend.check import noqa, notebooks, words
 from gradmend.check.alone import is_alone
 from gradmend.check.analysis import analyse
 from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
+from gradmend.check.programs import drives
 from gradmend.check.project import Project, parse
-from gradmend.check.settings import Settings
+from gradmend.check.rewrite import lines_of
+from gradmend.check.settings import Nearest, Settings
 
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
 _WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
@@ -58,13 +60,16 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         except ValueError as error:
             result.unreadable = f"can't read it: {error}"
             return result
-        source = notebook.source.encode("utf-8")
+        source = notebook.source.encode("utf-8", "replace")
+        for wrong in notebook.broken:
+            found = _syntax(file, wrong.lineno or 1, max(1, wrong.offset or 1), wrong.msg or "invalid syntax")
+            result.findings.append(notebooks.in_cell(found, notebook))
     tree = _parse(source, file, result)
     if tree is None:
         written = _text(source) or ""
         if noqa.skips_file(written):
             result.findings = []
-        own = written.split("\n")
+        own = _split(written)
         result.findings = [
             f for f in result.findings if not noqa.silenced(own, f.place.line, f.place.line, f.rule)
         ]
@@ -72,14 +77,16 @@ def check_file(file: str, source: bytes | None = None) -> Result:
             result.findings = [notebooks.in_cell(f, notebook) for f in result.findings]
         return result
     text = _text(source)
-    if text is None or noqa.skips_file(text) or not worth(source):
+    if text is None or noqa.skips_file(text):
         return result
     project = Project({file: tree})
-    analysis = analyse(file, tree, project)
+    if not worth(source) and not drives(project.module(file), project, worth):
+        return result
+    analysis = analyse(file, tree, project, lambda: drives(project.module(file), project, worth))
     result.stopped = analysis.stopped
     for other in (project.read | project.missing) - {file}:
         result.depends[other] = fingerprint_of(other)
-    lines = {file: text.split("\n")}
+    lines = {file: _split(text)}
     calls = [
         words.at_the_call(f, f.via) for f in analysis.findings if f.via is not None and f.rule != UNCHECKED
     ]
@@ -109,11 +116,6 @@ def _parse(source: bytes, file: str, result: Result) -> ast.Module | None:
         result.findings.append(_syntax(file, 1, 1, "the file holds null bytes: is it Python?"))
         return None
     try:
-        if not worth(source):
-            compile(
-                source, file, "exec", ast.PyCF_ONLY_AST, dont_inherit=True
-            ) if result.lines < 2000 else None
-            return ast.Module([], [])
         return parse(source, file)
     except SyntaxError as error:
         column = max(1, error.offset or 1)
@@ -141,10 +143,15 @@ def _text(source: bytes) -> str | None:
         return None
 
 
+def _split(text: str) -> list[str]:
+    """Lines as Python counts them: a lone carriage return ends one too."""
+    return [line.rstrip("\r\n") for line in lines_of(text)]
+
+
 def _lines_of(file: str) -> list[str]:
     try:
         with open(file, "rb") as handle:
-            return (_text(handle.read()) or "").split("\n")
+            return _split(_text(handle.read()) or "")
     except OSError:
         return []
 
@@ -221,7 +228,7 @@ def fingerprint_of(file: str) -> str:
         return ""
 
 
-def python_files(paths: list[str], settings: Settings) -> tuple[list[str], list[tuple[str, str]]]:
+def python_files(paths: list[str], settings: Settings | Nearest) -> tuple[list[str], list[tuple[str, str]]]:
     """The files to check, and paths that can't be read, with why. Folders are walked; names given are taken as they are."""
     found: dict[str, None] = {}
     missing: list[tuple[str, str]] = []

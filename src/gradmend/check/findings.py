@@ -11,6 +11,13 @@ Severity = Literal["error", "warning"]
 UNCHECKED = "GM000"  # no rule of its own: something could not be read or followed
 
 
+def printable(name: str) -> str:
+    """A file's name on one line of a terminal: what would move the cursor or end the line is written out."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in name)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A piece of source. Lines count from 1, columns too, as editors show them; the end is exclusive."""

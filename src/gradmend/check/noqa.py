@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import re
+import tokenize
 
 _NOQA = re.compile(r"#\s*noqa(?::\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
 _SKIP = re.compile(r"^[ \t]*#[ \t]*gradmend:[ \t]*skip-file[ \t]*\r?$", re.MULTILINE)
 
 
 def skips_file(source: str) -> bool:
-    return "skip-file" in source and bool(_SKIP.search(source))
+    def alone(token: tokenize.TokenInfo) -> bool:
+        return not token.line[: token.start[1]].strip()
+
+    if "skip-file" not in source or not _SKIP.search(source):
+        return False
+    try:  # a string may say it too
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        return any(t.type == tokenize.COMMENT and _SKIP.match(t.string) and alone(t) for t in tokens)
+    except (tokenize.TokenError, SyntaxError):
+        return True
 
 
 def silenced(lines: list[str], first: int, last: int, rule: str) -> bool:

@@ -15,6 +15,7 @@ from gradmend.check.findings import Finding, Place, StaticFix
 _MAGIC = ("%", "!", "?")
 _BOUND = re.compile(r"([\w., \t\[\]]+=)[ \t]*[%!]")  # files = !ls
 _MOST_MAGICS = 200
+_TIMED = re.compile(r"(%(time|timeit|prun|memit|mprun|lprun)\s+(?:-\w+(?:\s*\d+)?\s+)*)(\S.*)")
 _LINE = re.compile(r"(\S+ )?\bline (\d+)")  # "line 3" of this file, "model.py line 3" of another
 # What makes the whole cell something other than Python.
 _CELL_MAGIC_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
@@ -24,6 +25,7 @@ _CELL_MAGIC_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 class Notebook:
     source: str
     cells: tuple[tuple[int, int], ...]  # (number of the cell, from 1; its first line in `source`)
+    broken: tuple[SyntaxError, ...] = ()  # cells that are no Python, left out; lines are those of `source`
 
     def cell_of(self, line: int) -> tuple[int, int]:
         """The cell of a line, and the line in it."""
@@ -46,12 +48,21 @@ def read(text: str) -> Notebook:
     """ValueError where it is no notebook."""
     lines: list[str] = []
     starts: list[tuple[int, int]] = []
+    broken: list[SyntaxError] = []
     for number, cell in enumerate(cells_of(_content(text)), start=1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
+        body = plain(source_of(cell))
+        if body[0][:1] in (" ", "\t") and _wrong(body) is not None and _wrong(["if 1:", *body]) is None:
+            lines.append("if 1:")  # IPython takes off what a whole cell is indented by
         starts.append((number, len(lines) + 1))
-        lines += plain(source_of(cell))
-    return Notebook("\n".join(lines) + "\n", tuple(starts))
+        wrong = _wrong(body)
+        if wrong is not None and lines[-1:] != ["if 1:"]:
+            wrong.lineno = (wrong.lineno or 1) + len(lines)
+            broken.append(wrong)
+            body = ["#" + line for line in body]
+        lines += body
+    return Notebook("\n".join(lines) + "\n", tuple(starts), tuple(broken))
 
 
 def _content(text: str) -> Any:
@@ -133,12 +144,17 @@ def plain(body: str) -> list[str]:
 
 def _unreadable(lines: list[str]) -> int | None:
     """The line that Python stumbles over, from 0."""
+    wrong = _wrong(lines)
+    return None if wrong is None else min(max(1, wrong.lineno or 1), len(lines)) - 1
+
+
+def _wrong(lines: list[str]) -> SyntaxError | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ast.parse("\n".join(lines))
     except SyntaxError as error:
-        return min(max(1, error.lineno or 1), len(lines)) - 1
+        return error
     except (ValueError, RecursionError, MemoryError):
         return None
     return None
@@ -151,6 +167,8 @@ def _replace(lines: list[str], at: int) -> bool:
     bound = _BOUND.match(line)
     if bound:
         lines[at] = bound[1] + " ..."
+    elif timed := _TIMED.match(bare):
+        lines[at] = line[: len(line) - len(bare)] + _run(timed)
     elif bare.startswith(_MAGIC) or bare.rstrip().endswith("?"):
         lines[at] = line[: len(line) - len(bare)] + "pass"
     else:
@@ -159,3 +177,16 @@ def _replace(lines: list[str], at: int) -> bool:
         at += 1
         line, lines[at] = lines[at], ""
     return True
+
+
+def _run(timed: re.Match[str]) -> str:
+    """`%time y = f(x)` runs its statement; the columns stay. %timeit runs it in a scope of its own: what it binds is gone."""
+    try:
+        body = ast.parse(timed[3])
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "pass"
+    binds = any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) for n in ast.walk(body))
+    simple = all(isinstance(s, (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)) for s in body.body)
+    if not simple or (binds and timed[2] != "time"):
+        return "pass"
+    return "if 1:".ljust(len(timed[1])) + timed[3]

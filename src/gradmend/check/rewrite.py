@@ -9,8 +9,9 @@ from gradmend.check.findings import Finding, TextEdit
 
 def fixed(text: str, findings: list[Finding], *, unsafe: bool) -> tuple[str, int]:
     """The text with every fix that may be applied, and how many were; of two that overlap the first wins."""
+    lines = lines_of(text)
     starts = [0]
-    for line in lines_of(text):
+    for line in lines:
         starts.append(starts[-1] + len(line))
     edits: list[tuple[int, int, str]] = []
     count = 0
@@ -19,7 +20,11 @@ def fixed(text: str, findings: list[Finding], *, unsafe: bool) -> tuple[str, int
         if fix is None or not (fix.safe or unsafe):
             continue
         mine = [
-            (_offset(starts, e.line, e.column), _offset(starts, e.end_line, e.end_column), _newlines(e, text))
+            (
+                _offset(starts, e.line, e.column),
+                _offset(starts, e.end_line, e.end_column),
+                _newlines(e, lines),
+            )
             for e in fix.edits
         ]
         if any((a < d and c < b) or a == c for a, b, _ in mine for c, d, _ in edits):
@@ -40,6 +45,12 @@ def _offset(starts: list[int], line: int, column: int) -> int:
     return starts[min(line, len(starts)) - 1] + column - 1
 
 
-def _newlines(edit: TextEdit, text: str) -> str:
-    """Lines end as the file's do."""
-    return edit.text.replace("\n", "\r\n") if "\r\n" in text else edit.text
+def _newlines(edit: TextEdit, lines: list[str]) -> str:
+    """New lines end as the line that they stand at; one without an end, as the file's first."""
+    if "\n" not in edit.text:
+        return edit.text
+    for line in lines[edit.line - 1 : edit.line] + lines[:1]:
+        end = line[len(line.rstrip("\r\n")) :]
+        if end:
+            return edit.text.replace("\n", end)
+    return edit.text

@@ -13,7 +13,7 @@ from gradmend.check.cache import Cache
 from gradmend.check.files import Result, check_file
 from gradmend.check.findings import Finding
 from gradmend.check.project import look_again
-from gradmend.check.settings import Settings
+from gradmend.check.settings import Nearest, Settings
 
 _FEW = 24  # files that are not worth starting processes for
 _BYTES = 400_000
@@ -32,7 +32,7 @@ class Outcome:
 
 def check(
     files: list[str],
-    settings: Settings,
+    settings: Settings | Nearest,
     *,
     jobs: int | None = None,
     cache: str | None = None,

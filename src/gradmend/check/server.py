@@ -30,6 +30,7 @@ def serve() -> None:
 def make() -> LanguageServer:
     server = LanguageServer("gradmend", __version__)
     found: dict[str, list[Finding]] = {}  # by uri: what quick fixes are taken from
+    looked: dict[str, str] = {}  # by uri: the text that they belong to
 
     def look(uri: str) -> None:
         document = server.workspace.get_text_document(uri)
@@ -47,7 +48,7 @@ def make() -> LanguageServer:
         look_again()
         result = check_file(file, text.encode("utf-8", "replace"))
         mine = [f for f in result.findings if f.told_in((file,)) and settings.wants(f.rule, file)]
-        found[uri] = list(without_echoes(mine))
+        found[uri], looked[uri] = list(without_echoes(mine)), document.source
         server.text_document_publish_diagnostics(
             types.PublishDiagnosticsParams(
                 uri=uri, version=document.version, diagnostics=[_diagnostic(f, document) for f in found[uri]]
@@ -83,6 +84,8 @@ def make() -> LanguageServer:
     def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
         uri = params.text_document.uri
         document = server.workspace.get_text_document(uri)
+        if uri in found and looked[uri] != document.source:
+            look(uri)  # typed since: edits for the old text would land elsewhere
         made = []
         for finding in found.get(uri, []):
             fix = finding.fix
@@ -102,7 +105,10 @@ def make() -> LanguageServer:
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     def hovered(params: types.HoverParams) -> types.Hover | None:
         document = server.workspace.get_text_document(params.text_document.uri)
-        if params.position.line >= len(document.lines):
+        try:
+            if params.position.line >= len(document.lines):
+                return None
+        except (OSError, ValueError):  # not open, and not there
             return None
         at = document.position_codec.position_from_client_units(document.lines, params.position)
         said = hover.about(hover.word_at(document.lines[at.line], at.character))

@@ -66,6 +66,35 @@ class Settings:
         return repr((self.select, self.ignore, self.per_file))
 
 
+class Nearest:
+    """For each file the settings of the nearest pyproject.toml above it, as several projects may be checked at once."""
+
+    def __init__(self, select: list[str], ignore: list[str], isolated: bool = False) -> None:
+        self._words = (select, ignore, isolated)
+        self._known: dict[str, Settings] = {}
+        self._top = load("", select, ignore, isolated=True)  # words that are no rules are told at once
+
+    def of(self, folder: str) -> Settings:
+        if self._words[2]:
+            return self._top
+        if folder not in self._known:
+            real = os.path.realpath(folder)
+            file, up = Path(real, "pyproject.toml"), os.path.dirname(real)
+            if real != folder:
+                self._known[folder] = self.of(real)
+            elif file.is_file() and _own(file) is not None:
+                self._known[folder] = load(real, *self._words)
+            else:
+                self._known[folder] = self.of(up) if up != real else self._top
+        return self._known[folder]
+
+    def wants(self, rule: str, file: str) -> bool:
+        return self.of(os.path.dirname(file)).wants(rule, file)
+
+    def excluded(self, path: str) -> bool:
+        return self.of(os.path.dirname(path)).excluded(path)
+
+
 def load(start: str, select: list[str], ignore: list[str], isolated: bool = False) -> Settings:
     """The nearest pyproject.toml above `start` that has [tool.gradmend], with the command line's words on top."""
     table, root = ({}, "") if isolated else _table(start)
@@ -90,27 +119,29 @@ def load(start: str, select: list[str], ignore: list[str], isolated: bool = Fals
 
 
 def _table(start: str) -> tuple[dict[str, Any], str]:
-    import tomllib
-
     try:
         folder = Path(start).resolve()
     except (OSError, RuntimeError) as bad:  # a link to itself; a folder that is gone
         raise UsageError(f"can't read {start}: {bad}") from None
     for parent in (folder, *folder.parents) if folder.is_dir() else folder.parents:
         file = parent / "pyproject.toml"
-        if not file.is_file():
-            continue
-        try:
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as bad:
-            raise UsageError(f"can't read {file}: {bad}") from None
-        tool = content.get("tool", {})
-        found = tool.get("gradmend") if isinstance(tool, dict) else None
-        if isinstance(found, dict):
+        if file.is_file() and (found := _own(file)) is not None:
             return found, str(parent)
-        if found is not None:
-            raise UsageError(f"{file}: [tool.gradmend] must be a table")
     return {}, ""
+
+
+def _own(file: Path) -> dict[str, Any] | None:
+    import tomllib
+
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as bad:
+        raise UsageError(f"can't read {file}: {bad}") from None
+    tool = content.get("tool", {})
+    found = tool.get("gradmend") if isinstance(tool, dict) else None
+    if found is not None and not isinstance(found, dict):
+        raise UsageError(f"{file}: [tool.gradmend] must be a table")
+    return found
 
 
 def _list(table: dict[str, Any], key: str, root: str) -> list[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradmend.check.project import Module
 
 NO, MAYBE, YES = 0, 1, 2
-Path = tuple[tuple[Any, int], ...]  # conditions and the arm taken
+Path = tuple[tuple[Any, Any], ...]  # conditions and the arm taken
 
 
 class Value:
@@ -58,7 +58,7 @@ class Node:
         self.path = path
         self.saves: list[Save] = []
         self.keeps = False
-        self.freed: list[tuple[Place, Path]] = []
+        self.freed: list[tuple[Place, Path, frozenset]] = []  # by which backward calls, on which paths
         self.leaf: Tensor | None = None
         self.passes = False  # an in-place step: where it did not run, its first parent stands
         self.sure = True
@@ -257,7 +257,9 @@ class ModuleValue(Value):
 
 
 class Function(Value):
-    __slots__ = ("cls", "env", "grad_mode", "inference", "kind", "module", "name", "node", "visited")
+    __slots__ = (
+        "cls", "env", "grad_mode", "inference", "kind", "module", "name", "node", "visited", "wrapped", "wrappers",
+    )  # fmt: skip
 
     def __init__(self, node: Any, module: Module, env: Any, cls: Class | None = None) -> None:
         self.node = node  # FunctionDef or Lambda
@@ -269,6 +271,8 @@ class Function(Value):
         self.grad_mode: bool | None = None  # set by a decorator
         self.inference = False
         self.visited = False
+        self.wrappers: list[ast.expr] = []  # decorators of which it is not known what they do
+        self.wrapped: Value | None = None  # what they make of it
 
 
 class Class(Value):
@@ -307,7 +311,7 @@ class Partial(Value):
 class Instance(Value):
     """An object. `nn` is the class of torch.nn (or "optim", "ctx", "dist", ...) that gives it its behaviour."""
 
-    __slots__ = ("attrs", "call", "cls", "nn", "site")
+    __slots__ = ("attrs", "call", "cls", "nn", "site", "stray")
 
     def __init__(self, cls: Class | None = None, nn: str = "") -> None:
         self.cls = cls
@@ -315,6 +319,7 @@ class Instance(Value):
         self.attrs: dict[str, Value] = {}
         self.site: Place | None = None
         self.call: ast.AST | None = None  # that made it
+        self.stray = False  # made to try a class that the program does not use: its history is not known
 
 
 NONE = Const(None)

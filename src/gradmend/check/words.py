@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gradmend.check.findings import UNCHECKED, Call, Finding, Place, Severity, StaticFix
+from gradmend.check.findings import UNCHECKED, Call, Finding, Place, Severity, StaticFix, printable
 from gradmend.check.values import Node, Tensor
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def overwritten(
         did = f"detach_() takes {name} out of the graph"
     elif write.how == "stats":
         did = "this pass in train mode changes the running statistics"
+    elif write.how == "rebound":
+        did = f"this line gives {name} another value"
     elif write.how == "swap":
         did = f"this line gives {name} other memory through .data"
     else:
@@ -189,7 +191,7 @@ def _line(place: Place, beside: Place) -> str:
 
 
 def _name(place: Place) -> str:
-    return place.file.replace("\\", "/").rpartition("/")[2]
+    return printable(place.file.replace("\\", "/").rpartition("/")[2])
 
 
 def _op(op: str) -> str:
@@ -199,7 +201,7 @@ def _op(op: str) -> str:
 def _help(code: str, save: Save, write: Write) -> str:
     """For a write in the open, the very line to type instead."""
     if code == "GM208" and save.unguarded:
-        return _READ_AGAIN
+        return _REBOUND if write.how == "rebound" else _READ_AGAIN
     if code == "GM107" and write.made is not None:
         return f"drop inplace=True on {_line(write.made, write.place)}"
     line, clone = write.instead.line, write.instead.clone
@@ -244,6 +246,7 @@ _READ_AGAIN = (
     "write to it after backward(), or hand it to the checkpointed function as an argument and bind a new tensor here; a new "
     "tensor alone does not help, backward() runs the function again and it reads the name again"
 )
+_REBOUND = "hand it to the checkpointed function as an argument, or bind it after backward(), which runs the function again"
 _HELP = {
     "GM101": "write it out of place, or clone the result first",
     "GM102": "write it out of place, or clone it before the write",

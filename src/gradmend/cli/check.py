@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from gradmend.check.findings import printable
 from gradmend.errors import UsageError
 
 _FORMATS = ("full", "concise", "json", "github", "sarif")
@@ -64,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
         if paths != ["-"]:
             raise UsageError("- (stdin) can't be mixed with other paths")
         return _stdin(args)
-    chosen = settings.load(paths[0], args.select, args.ignore, args.isolated)
+    chosen = settings.Nearest(args.select, args.ignore, args.isolated)
     from gradmend.check.files import python_files
 
     files, missing = python_files(paths, chosen)
     for path, why in missing:
-        print(f"gradmend: can't read {path}: {why}", file=sys.stderr)
+        print(f"gradmend: can't read {printable(path)}: {why}", file=sys.stderr)
     cache = (
         None if args.no_cache else args.cache_dir or os.environ.get("GRADMEND_CACHE_DIR") or ".gradmend_cache"
     )
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         print("gradmend: stopped", file=sys.stderr)
         return 130
     for file, why in outcome.unreadable:
-        print(f"gradmend: {file}: {why}", file=sys.stderr)
+        print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
     if args.diff:
         shown = _rewrite(outcome.findings, outcome.prints, apply=False)
         _unshown(args, outcome.findings, shown)
@@ -151,7 +152,9 @@ def _show(args: argparse.Namespace, findings: list[Any], files: int, stopped: li
 
 def _incomplete(stopped: list[str]) -> None:
     if stopped:  # whoever wants no summary wants to know all the same that there was more to see
-        names = ", ".join(stopped[:3]) + (f" and {len(stopped) - 3} more" if len(stopped) > 3 else "")
+        names = ", ".join(map(printable, stopped[:3])) + (
+            f" and {len(stopped) - 3} more" if len(stopped) > 3 else ""
+        )
         print(f"gradmend: not followed to the end, too many calls and branches: {names}", file=sys.stderr)
 
 
@@ -204,7 +207,7 @@ def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int
                 sys.stdout.write(made.diff)
             done += made.count
         except Unfit as why:
-            print(f"gradmend: {file}: {why}", file=sys.stderr)
+            print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
     return done
 
 

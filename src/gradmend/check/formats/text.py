@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from gradmend.check.findings import Finding, Place
+from gradmend.check.findings import Finding, Place, printable
 
 
 def concise(findings: list[Finding]) -> str:
@@ -19,7 +19,7 @@ def where(finding: Finding) -> str:
 def spot(place: Place) -> str:
     """File and line, with the cell of a notebook."""
     cell = f":cell {place.cell}" if place.cell is not None else ""
-    return f"{shown(place.file)}{cell}:{place.line}"
+    return f"{printable(shown(place.file))}{cell}:{place.line}"
 
 
 def shown(file: str) -> str:
@@ -70,13 +70,20 @@ def _excerpt(source: list[str], marks: list[tuple[Place, str, str]]) -> list[str
         if place.line != last:
             if last and place.line > last + 1:
                 lines.append("...")
-            lines.append(f"{place.line:{width}} | {text}")
+            lines.append(f"{place.line:{width}} | {_visible(text)}")
             last = place.line
         end = place.end_column if place.end_line == place.line else len(text) + 1
         before, marked = text[: place.column - 1], text[place.column - 1 : end - 1]
         under = mark * max(1, len(_blank(marked)))
         lines.append(f"{' ' * width} | {_blank(before)}{under} {word}".rstrip())
     return lines
+
+
+def _visible(text: str) -> str:
+    """What moves the cursor is shown as a sign of the same width."""
+    return (
+        text if text.isprintable() else "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in text)
+    )
 
 
 def _blank(text: str) -> str:

@@ -77,6 +77,8 @@ class Attributes:
         value = owner.attrs.get(name)
         if value is not None:
             value = self.walk.force(value)
+            if self.walk.recomputed is not None:
+                self.walk.cells.read(owner.attrs, name, value)
             if isinstance(value, Alt):
                 options = self.walk.options(value)
                 if len(options) == 1:
@@ -135,6 +137,7 @@ class Attributes:
                         found = self.walk.classes.find(option.cls, name)
                         if isinstance(found, Function) and found.kind == "property":
                             continue
+                    self.walk.cells.bound(option.attrs, name, value)
                     self.walk.store(option.attrs, name, value)
                 elif isinstance(option, Opaque):
                     if name == "data" and option.tensor is not None:

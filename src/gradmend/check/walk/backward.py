@@ -64,7 +64,13 @@ class Backward:
             only = leading_to(nodes, targets) if targets else None
             self._unused(nodes, inputs, keywords, node)
         leaves = self.walk.ledger.backward(
-            nodes, self.walk.at(node), self.walk.path, retain=retain, only=only, via=self.walk.via()
+            nodes,
+            self.walk.at(node),
+            self.walk.path,
+            retain=retain,
+            only=only,
+            via=self.walk.via(),
+            lent=self.walk.lent(),
         )
         if inputs is None:
             create = keywords.get("create_graph")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradmend.check.values import NONE, Instance, Value, unknown
 from gradmend.check.walk.ending import leaves
+from gradmend.check.walk.paths import Change
+from gradmend.check.walk.questions import Asked
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -56,13 +58,12 @@ class Branches:
         known = self.walk.questions.truth(node.test)
         if known is not None:
             return self.walk.run_block(node.body if known else node.orelse)
-        condition, side = self.walk.questions.condition(node.test)
-        for there, taken in self.walk.path:
-            if there == condition:
-                return self.walk.run_block(node.body if taken == side else node.orelse)
+        asked = self.walk.questions.asked(node.test)
+        known = self.walk.questions.answered(asked)
+        if known is not None:
+            return self.walk.run_block(node.body if known else node.orelse)
         return self.branch(
-            condition,
-            side,
+            asked,
             node.test,
             lambda: self.walk.run_block(node.body),
             lambda: self.walk.run_block(node.orelse),
@@ -72,7 +73,7 @@ class Branches:
         """A long chain of arms: one question with many answers, so that its length is neither depth nor path."""
         tag = self.walk.ledger.now()
         which, left = ("arm", tag), ("leaves", tag)
-        changes: list[tuple[int, list[tuple[dict, Any, Any]]]] = []
+        changes: list[tuple[int, list[Change]]] = []
         ends: list[str] = []
         before = self.walk.path
         for i, (known, walk, leaving) in enumerate(arms):
@@ -102,41 +103,32 @@ class Branches:
             self.walk.questions.narrow(test, True)
         return self.walk.run_block(body)
 
-    def branch(
-        self,
-        condition: Any,
-        side: bool,
-        test: ast.expr | None,
-        then: Callable[[], str],
-        other: Callable[[], str],
-    ) -> str:
+    def branch(self, asked: Asked, test: ast.expr, then: Callable[[], str], other: Callable[[], str]) -> str:
         def first() -> str:
-            if test is not None:
-                self.walk.questions.narrow(test, True)
+            self.walk.questions.narrow(test, True)
             return then()
 
         def second() -> str:
-            if test is not None:
-                self.walk.questions.narrow(test, False)
+            self.walk.questions.narrow(test, False)
             return other()
 
-        one, changes_one = self.walk.arm(condition, side, first)
-        two, changes_two = self.walk.arm(condition, not side, second)
+        condition, side = asked.condition, asked.side
+        one, changes_one, two, changes_two = self.walk.arms(asked, first, second)
         if one and not two:
             self._keep(changes_two)
-            self.walk.path = (*self.walk.path, (condition, not side))
+            self.walk.path = (*self.walk.path, (condition, not side), *asked.if_no)
             return ""
         if two and not one:
             self._keep(changes_one)
-            self.walk.path = (*self.walk.path, (condition, side))
+            self.walk.path = (*self.walk.path, (condition, side), *asked.if_yes)
             return ""
         self.walk.join(condition, [(side, changes_one), (not side, changes_two)])
         if one and two:
             return one if one == two else "continue" if "continue" in (one, two) else "return"
         return ""
 
-    def _keep(self, changes: list[tuple[dict, Any, Any]]) -> None:
-        for target, key, new in changes:
+    def _keep(self, changes: list[Change]) -> None:
+        for target, key, new, _ in changes:
             if new is not self.walk._GONE:
                 self.walk.store(target, key, new)
 
@@ -154,7 +146,10 @@ class Branches:
         return self.walk.run_block(case.body)
 
     def _try(self, node: Any) -> str:
+        expected = self.walk.ledger.expected
+        self.walk.ledger.expected = expected or any(map(_awaits, node.handlers))
         status = self.walk.run_block(node.body)
+        self.walk.ledger.expected = expected
         for handler in node.handlers:
             if handler.name:
                 self.walk.statements.bind_name(handler.name, unknown(handler.name))
@@ -220,7 +215,7 @@ class Branches:
                 if status in ("return", "raise") and i == 0:
                     return status if items is None and _forever(node) else ""
                 if status in ("break", "return", "raise"):
-                    break
+                    return ""
         finally:
             frame.loops -= 1
         return self.walk.run_block(node.orelse) if node.orelse else ""
@@ -248,6 +243,12 @@ def _always(case: ast.match_case) -> bool | None:
     """`case _:` takes whatever is left."""
     pattern = case.pattern
     return (isinstance(pattern, ast.MatchAs) and pattern.pattern is None and case.guard is None) or None
+
+
+def _awaits(handler: ast.ExceptHandler) -> bool:
+    """`except RuntimeError`: what PyTorch raises is no surprise, unless it is raised again."""
+    again = isinstance(handler.body[-1], ast.Raise)
+    return not again and handler.type is not None and "RuntimeError" in ast.unparse(handler.type)
 
 
 def _forever(node: Any) -> bool:

@@ -119,7 +119,8 @@ class Builtins:
             known = self._is_instance(args[0], args[1])
             return unknown() if known is None else Const(known)
         if name == "len":
-            return Number()
+            known_text = isinstance(first, Const) and isinstance(first.value, str)
+            return Const(len(first.value)) if known_text else Number()  # type: ignore[union-attr]
         if (
             name in ("float", "int")
             and isinstance(first, Const)

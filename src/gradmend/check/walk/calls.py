@@ -25,6 +25,7 @@ from gradmend.check.values import (
     Value,
     unknown,
 )
+from gradmend.check.walk.ending import is_abstract
 from gradmend.check.walk.frames import Frame
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ class Calls:
     ) -> Value:
         """`block`: what a context manager's `with` runs where the function yields."""
         key = id(function.node)
+        if function.wrappers and (other := self.walk.definitions.wrapped(function)) is not None:
+            return self.call_value(other, args, keywords, node)
         if function.kind == "context" and block is None:
             manager = Instance(None, "manager")
             manager.attrs = {"function": function, "args": Seq(list(args)), "keywords": Dict(dict(keywords))}
@@ -163,13 +166,16 @@ class Calls:
                 status = self.walk.run_block(body)
                 if not status:
                     frame.returns.append((self.walk.path, NONE))
+                elif status == "raise" and not frame.returns and not is_abstract(body):
+                    self.walk.raised = block is None
             else:
                 frame.returns.append((self.walk.path, self.walk.eval(body)))
         finally:
             self.walk.frames.pop()
             self.walk.active.pop()
-            self.walk.path, self.walk.statement, self.walk.grad_mode = path, statement, mode
-            self.walk.inference = inference
+            self.walk.path, self.walk.statement = path, statement
+            if function.grad_mode is not None:
+                self.walk.grad_mode, self.walk.inference = mode, inference
         depth = len(path)
         values = [(p[depth:], v) for p, v in frame.returns]
         told = [o for o in values if not (isinstance(o[1], Const) and o[1].value is None)]

@@ -7,7 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from gradmend.check.values import NONE, Const, Dict, Function, Instance, Seq, Value, is_const, unknown
+from gradmend.check.values import (
+    NONE,
+    Const,
+    Dict,
+    Function,
+    Instance,
+    Opaque,
+    Seq,
+    Tensor,
+    Value,
+    is_const,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -32,13 +44,29 @@ class Contexts:
             on = known if last == "set_grad_enabled" or known is None else not known
         made.attrs["mode"] = Const(on)
         made.attrs["inference"] = Const(last == "inference_mode" and on is False)
-        if (
-            last == "set_grad_enabled"
-            and isinstance(self.walk.statement, ast.Expr)
-            and self.walk.statement.value is node
-        ):
+        if last == "set_grad_enabled":  # it sets the mode when it is made, not when it is entered
+            made.attrs["before"] = Const(self.walk.grad_mode)
             self.walk.grad_mode = on
         return made
+
+    def by_hand(self, owner: Instance, name: str) -> Value:
+        """`g.__enter__()` and `g.__exit__(...)` of a grad mode; what an ExitStack enters stays until its block ends."""
+        if name == "__enter__":
+            self.enter(owner)
+        elif name == "__exit__":
+            self._leave(owner)
+        return owner
+
+    def stacked(self, value: Value) -> Value:
+        """ExitStack.enter_context(value)."""
+        if any(_is_manager(v) for _, v in self.walk.options(value)):
+            self.walk.grad_mode = None  # what it does around its yield is not walked here
+            return unknown()
+        return self.enter(value)[0]
+
+    def _leave(self, owner: Instance) -> None:
+        before = owner.attrs.get("before")
+        self.walk.grad_mode = before.value if isinstance(before, Const) else None
 
     def table(self) -> dict[type, Callable[[Any], str]]:
         """Which of these takes which kind of syntax."""
@@ -54,15 +82,23 @@ class Contexts:
         manager = next((v for _, v in self.walk.options(value) if _is_manager(v)), None)
         if manager is not None:
             return self._around(manager, node, at)
+        unseen = all(_is_unseen(v) for _, v in self.walk.options(value))
+        expects = any(isinstance(v, Instance) and v.nn == "expects" for _, v in self.walk.options(value))
+        expected = self.walk.ledger.expected
         inner, leave = self.enter(value)
         if item.optional_vars is not None:
             self.walk.statements.bind(item.optional_vars, inner)
+        self.walk.unseen += unseen
+        self.walk.ledger.expected = expected or expects
         try:
-            return self._with(node, at + 1)
+            status = self._with(node, at + 1)
+            return "" if expects and status == "raise" else status
         finally:
+            self.walk.unseen -= unseen
+            self.walk.ledger.expected = expected
+            self.walk.grad_mode, self.walk.inference = mode, inference
             if leave is not None:
                 leave()
-            self.walk.grad_mode, self.walk.inference = mode, inference
 
     def _around(self, manager: Instance, node: Any, at: int) -> str:
         """A function under @contextmanager: the block runs where it yields, with what it has changed until then."""
@@ -91,13 +127,20 @@ class Contexts:
 
     def enter(self, value: Value) -> tuple[Value, Any]:
         """What `as` binds, and what to do on leaving."""
-        for _, option in self.walk.options(value):
+        options = self.walk.options(value)
+        for _, option in options:
             if isinstance(option, Instance):
                 if option.nn == "grad_mode":
                     mode = option.attrs.get("mode")
-                    self.walk.grad_mode = mode.value if isinstance(mode, Const) else None
+                    option.attrs.setdefault("before", Const(self.walk.grad_mode))
+                    self.walk.grad_mode = (
+                        mode.value if isinstance(mode, Const) and len(options) == 1 else None
+                    )
                     self.walk.inference = self.walk.inference or is_const(option.attrs.get("inference"), True)
-                elif option.nn == "patched":
+                    return option, partial(self._leave, option)
+                if option.nn == "stack":
+                    return option, None
+                if option.nn == "patched":
                     was, self.walk.patched = self.walk.patched, True
                     return option, partial(setattr, self.walk, "patched", was)
                 elif option.nn == "forgive":
@@ -117,6 +160,11 @@ class Contexts:
             if isinstance(option, Seq) and option.kind == "generator":
                 return (option.items[0] if option.items else unknown()), None
         return value, None
+
+
+def _is_unseen(value: Value) -> bool:
+    """Somebody else's context: it may turn gradients off."""
+    return isinstance(value, Opaque) or (isinstance(value, Tensor) and value.opaque)
 
 
 def _is_manager(value: Value) -> TypeGuard[Instance]:

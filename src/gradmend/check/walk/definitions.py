@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gradmend.check.values import Alt, Class, Ext, Function, Lazy, ModuleValue, Value, unknown
+from gradmend.check.values import Alt, Class, Const, Ext, Function, Lazy, ModuleValue, Value, unknown
 from gradmend.check.walk.frames import Frame
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
+
+_MODES = frozenset({"no_grad", "inference_mode", "enable_grad", "set_grad_enabled"})
+_SOUNDS = re.compile("grad|infer|eval|fr[eo]{1,2}z", re.IGNORECASE)
 
 
 class Definitions:
@@ -61,6 +65,41 @@ class Definitions:
             made.kind = "setter"
         elif name in ("contextmanager", "asynccontextmanager"):
             made.kind = "context"
+        elif not isinstance(target, ast.Attribute):
+            made.wrappers.append(decorator)
+
+    def wrapped(self, function: Function) -> Value | None:
+        """What the project's own decorators make of it, where they change the grad mode around it."""
+        if function.wrapped is None:
+            bare = Function(function.node, function.module, function.env, function.cls)
+            bare.grad_mode, bare.inference = function.grad_mode, function.inference
+            function.wrapped = bare
+            self.walk.frames.append(Frame(function.module, function.module.env, function.env or ()))
+            try:
+                for decorator in reversed(function.wrappers):
+                    self._wrap(function, decorator)
+            finally:
+                self.walk.frames.pop()
+            if function.wrapped is bare:
+                function.wrappers = []
+        return function.wrapped if function.wrappers else None
+
+    def _wrap(self, function: Function, decorator: ast.expr) -> None:
+        target = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = getattr(target, "id", "")
+        there = function.module.env.get(name)
+        if isinstance(there, Lazy) and there.node is None and not _SOUNDS.search(name):
+            return  # of another file: not worth reading it
+        value = self.walk.force(self.walk.eval(target))
+        if not isinstance(value, Function) or not _turns_gradients(value.node):
+            return
+        given = self.walk.eval(decorator) if isinstance(decorator, ast.Call) else value
+        assert function.wrapped is not None
+        made = self.walk.calls.call_value(given, [function.wrapped], {}, decorator)
+        if isinstance(made, Function):
+            function.wrapped = made
+        else:
+            function.grad_mode = None  # in which mode it runs, nobody knows
 
     def _class(self, node: ast.ClassDef) -> str:
         self.walk.statements.bind_name(node.name, self.define_class(node, self.walk.frame))
@@ -126,6 +165,8 @@ class Definitions:
             if found is None:
                 dotted = f"{name}.{alias.name}" if name else alias.name
                 value: Value = Ext(("." * node.level) + dotted)
+                if alias.name == "TYPE_CHECKING":
+                    value = Const(False)
             else:
                 value = Lazy(found, alias.name)
             self.walk.statements.bind_name(alias.asname or alias.name, value)
@@ -173,6 +214,13 @@ class Definitions:
                 # Later ones win; what is under `else` or `except` is the fallback.
                 for part in ("orelse", "body") if kind is ast.If else ("body",):
                     self._declare(getattr(statement, part), module, deep + 1)
+
+
+def _turns_gradients(node: ast.AST) -> bool:
+    return any(
+        (part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "")) in _MODES
+        for part in ast.walk(node)
+    )
 
 
 def _is_main(test: ast.expr) -> bool:

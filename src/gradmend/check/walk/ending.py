@@ -18,6 +18,11 @@ def ends_program(statement: ast.stmt) -> bool:
     )
 
 
+def is_abstract(body: list[ast.stmt]) -> bool:
+    """`raise NotImplementedError`: what runs in its place is a subclass's."""
+    return isinstance(body[-1], ast.Raise) and "NotImplemented" in ast.unparse(body[-1])
+
+
 def leaves(body: list[ast.stmt]) -> bool:
     last = body[-1]
     return isinstance(last, (ast.Return, ast.Raise, ast.Break, ast.Continue)) or ends_program(last)

@@ -28,6 +28,7 @@ from gradmend.check.values import (
     unknown,
 )
 from gradmend.check.walk.operators import BINARY
+from gradmend.check.walk.paths import same
 from gradmend.check.walk.sparse import is_sparse
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ class Expressions:
         rights = [self.walk.eval(c) for c in node.comparators]
         if len(rights) != 1:
             return unknown()
+        if isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            among = _among(left, rights[0])
+            return unknown() if among is None else Const(among == isinstance(node.ops[0], ast.In))
         known = self.compared(left, node.ops[0], rights[0])
         if known is not None:
             return Const(known)
@@ -174,19 +178,19 @@ class Expressions:
         known = self.walk.questions.truth(node.test)
         if known is not None:
             return self.walk.eval(node.body if known else node.orelse)
-        condition, side = self.walk.questions.condition(node.test)
-        for there, taken in self.walk.path:
-            if there == condition:
-                return self.walk.eval(node.body if taken == side else node.orelse)
+        asked = self.walk.questions.asked(node.test)
+        known = self.walk.questions.answered(asked)
+        if known is not None:
+            return self.walk.eval(node.body if known else node.orelse)
         got: list[tuple[Path, Value]] = []
 
         def walk(expr: ast.expr, holds: bool) -> str:
             self.walk.questions.narrow(node.test, holds)
-            got.append((((condition, side == holds),), self.walk.eval(expr)))
+            also = asked.if_yes if holds else asked.if_no
+            got.append((((asked.condition, asked.side == holds), *also), self.walk.eval(expr)))
             return ""
 
-        self.walk.arm(condition, side, lambda: walk(node.body, True))
-        self.walk.arm(condition, not side, lambda: walk(node.orelse, False))
+        self.walk.arms(asked, lambda: walk(node.body, True), lambda: walk(node.orelse, False))
         return self.walk.either(got)
 
     def _lambda(self, node: ast.Lambda) -> Value:
@@ -234,6 +238,8 @@ def _compared(a: Value, op: ast.cmpop, b: Value) -> bool | None:
             else:
                 return None
             return answer == isinstance(op, ast.Is)
+        if isinstance(a, Const) and isinstance(b, Const) and not same(a, b) and not (a.soft or b.soft):
+            return isinstance(op, ast.IsNot)  # members of an Enum too
         return None
     if isinstance(a, Const) and isinstance(b, Const):
         compare = _COMPARE.get(type(op))
@@ -246,6 +252,15 @@ def _compared(a: Value, op: ast.cmpop, b: Value) -> bool | None:
         except TypeError:
             return None
     return None
+
+
+def _among(value: Value, held: Value) -> bool | None:
+    """`mode in ("a", "b")`, where all of it is known."""
+    if not isinstance(value, Const) or value.soft or not isinstance(held, Seq) or held.rest is not None:
+        return None
+    if not all(isinstance(item, Const) and not item.soft for item in held.items):
+        return None
+    return any(same(value, item) for item in held.items)
 
 
 def _near(value: Const) -> bool:

@@ -6,7 +6,19 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check import table
-from gradmend.check.values import Const, Ext, Instance, Number, Opaque, Partial, Seq, Tensor, Value, unknown
+from gradmend.check.values import (
+    NONE,
+    Const,
+    Ext,
+    Instance,
+    Number,
+    Opaque,
+    Partial,
+    Seq,
+    Tensor,
+    Value,
+    unknown,
+)
 from gradmend.check.walk.operators import BINARY
 from gradmend.check.walk.sparse import CONSTRUCTORS, is_sparse
 
@@ -36,7 +48,11 @@ _COLLECTIVES = frozenset(
         "reduce_scatter_tensor",
     }
 )
-_FORGIVE = frozenset({"allow_mutation_on_saved_tensors", "heal"})
+# Contexts under which a write to what was saved does no harm; hooks of the program's own may keep copies.
+_FORGIVE = frozenset({"allow_mutation_on_saved_tensors", "heal", "save_on_cpu", "saved_tensors_hooks"})
+_EXPECT = frozenset(
+    "pytest.raises contextlib.suppress suppress raises unittest.TestCase.assertRaises".split()
+)
 _NO_NAMESPACE = frozenset(
     {
         "utils",
@@ -66,6 +82,10 @@ class External:
         if head == "torch":
             return self._torch(name, args, keywords, node)
         last = name.rpartition(".")[2]
+        if name in _EXPECT:
+            return Instance(None, "expects")
+        if last in ("ExitStack", "AsyncExitStack", "nullcontext"):
+            return Instance(None, "stack")
         if head in ("numpy", "np"):
             return self.walk.arrays.numpy(last, args, keywords, node)
         if name.endswith("sparse.patch"):
@@ -134,6 +154,14 @@ class External:
             return args[0]
         if last in ("compile", "script"):
             return Ext("builtins.iter")
+        if last == "_set_grad_enabled" and args:
+            self.walk.grad_mode = self.walk.questions.truthy(args[0])
+            return NONE
+        if last in ("is_scripting", "is_tracing"):
+            return Const(False)
+        if last == "is_tensor" and args:
+            known = isinstance(args[0], Tensor) and not args[0].opaque
+            return Const(True) if known else unknown()
         if last == "is_grad_enabled":
             return unknown() if self.walk.grad_mode is None else Const(self.walk.grad_mode)
         if last == "from_numpy" and args:

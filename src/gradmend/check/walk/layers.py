@@ -74,6 +74,12 @@ class Layers:
         if name in LOSS:
             target = args[1] if len(args) > 1 else keywords.get("target", NONE)
             return self.loss(LOSS[name], x, target, node)
+        if "Dropout" in name and (
+            is_const(owner.attrs.get("training"), False)
+            # Of a class that is only tried, a default of 0 says little.
+            or (isinstance(chance := owner.attrs.get("p"), Const) and not chance.value and not owner.stray)
+        ):
+            return x  # it hands on what it was given
         function = re.sub(r"_?\dd$", "", snake(name)) if table.op(snake(name)) is None else snake(name)
         inplace = owner.attrs.get("inplace")
         if table.op(function) is not None:

@@ -42,7 +42,8 @@ class ModuleMethods:
         if owner.nn == "ndarray":
             return Bound(owner, name)
         if name == "training":
-            made = unknown("training")
+            # As it was made, unless nothing is known of who made it and what has happened to it since.
+            made = unknown("training") if owner.stray else Const(True)
             owner.attrs["training"] = made
             return made
         if owner.nn == "ModuleDict" or owner.nn == "ParameterDict":
@@ -100,9 +101,11 @@ class ModuleMethods:
         ):
             return owner
         if name in ("train", "eval"):
-            mode = name == "train" and not (args and is_const(args[0], False))
+            given = args[0] if args else keywords.get("mode", Const(True))
+            known = self.walk.questions.truthy(given) if name == "train" else False
+            mode: Value = unknown("training") if known is None else Const(known)
             for module in self.walk.modules.submodules(owner):
-                self.walk.store(module.attrs, "training", Const(mode))
+                self.walk.store(module.attrs, "training", mode)
             return owner
         if name == "requires_grad_":
             on = not (args and is_const(args[0], False))
@@ -139,12 +142,14 @@ class ModuleMethods:
         if name == "load_state_dict":
             with self.walk.mode(False):
                 for tensor in self.walk.modules.parameters_of(owner):
-                    self.walk.writes.write(tensor, "copy_", node, shown="load_state_dict()")
+                    self.walk.writes.write(tensor, "copy_", node, shown="load_state_dict()", name=tensor.name)
             return unknown()
         if name == "reset_parameters":
             with self.walk.mode(False):
                 for tensor in self.walk.modules.parameters_of(owner):
-                    self.walk.writes.write(tensor, "copy_", node, shown="reset_parameters()")
+                    self.walk.writes.write(
+                        tensor, "copy_", node, shown="reset_parameters()", name=tensor.name
+                    )
             return NONE
         if name in ("register_forward_hook", "register_forward_pre_hook") and args:
             hooks = owner.attrs.setdefault("$pre_hooks" if "_pre_" in name else "$hooks", Seq([]))

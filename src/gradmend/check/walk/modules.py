@@ -61,6 +61,8 @@ class Modules:
             inplace = args[MODULES[name]]
         if inplace is not None:
             made.attrs["inplace"] = inplace
+        if "Dropout" in name and (args or "p" in keywords):
+            made.attrs["p"] = args[0] if args else keywords["p"]
         if name == "LeakyReLU":
             made.attrs["negative_slope"] = keywords.get("negative_slope", args[0] if args else NONE)
         if name in CONTAINERS or name == "ParameterList":

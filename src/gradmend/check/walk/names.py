@@ -33,18 +33,23 @@ class Names:
 
     def look_up(self, name: str) -> Value:
         frame = self.walk.frame
-        value = frame.env.get(name)
+        home = frame.env
+        value = home.get(name)
         if value is None:
-            for env in frame.outer:
-                if name in env:
-                    value = env[name]
+            for home in frame.outer:
+                if name in home:
+                    value = home[name]
                     break
             else:
-                value = frame.module.env.get(name)
+                home = frame.module.env
+                value = home.get(name)
                 if value is None:
-                    return Ext(f"builtins.{name}") if name in _BUILTINS else self._free(name)
+                    known = name in _BUILTINS and name != "__name__"
+                    return Ext(f"builtins.{name}") if known else self._free(name)
         if isinstance(value, Lazy):
             value = self.resolve(value)
+        if self.walk.recomputed is not None and home is not frame.env:
+            self.walk.cells.read(home, name, value)
         if isinstance(value, Alt):
             options = self.walk.options(value)
             if len(options) == 1:
@@ -52,6 +57,8 @@ class Names:
         return value
 
     def _free(self, name: str) -> Value:
+        if name == "TYPE_CHECKING":
+            return Const(False)
         if name == "__name__":
             return Const("__main__") if self.walk.frame.module.main else unknown(name)
         made = self.starred(self.walk.frame.module, name) or unknown(name)

@@ -11,6 +11,8 @@ from gradmend.check.walk.optim import belongs
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
 
+_TEXT = frozenset("startswith endswith lower upper strip".split())
+
 
 class Objects:
     __slots__ = ("walk",)
@@ -33,6 +35,8 @@ class Objects:
             return self._dict_method(owner, name, args, keywords)
         if isinstance(owner, Opaque):
             return self._unknown_method(owner, name, args, keywords, node)
+        if isinstance(owner, Const) and isinstance(owner.value, str):
+            return _text_method(owner.value, name, args)
         return unknown()
 
     def _instance_method(
@@ -58,6 +62,10 @@ class Objects:
             return self._distribution(owner, name, args, node)
         if owner.nn == "ndarray":
             return self.walk.arrays.array_method(owner, name, args, node)
+        if owner.nn == "grad_mode" and name in ("__enter__", "__exit__"):
+            return self.walk.contexts.by_hand(owner, name)
+        if owner.nn == "stack":
+            return self.walk.contexts.stacked(args[0]) if name == "enter_context" and args else unknown()
         if owner.nn == "handle":
             hooks, hook = owner.attrs.get("$hooks"), owner.attrs.get("$hook")
             if name == "remove" and isinstance(hooks, Seq) and hook in hooks.items:
@@ -163,3 +171,13 @@ class Objects:
         if name == "copy":
             return Dict(dict(owner.items), owner.rest)
         return NONE
+
+
+def _text_method(text: str, name: str, args: list[Value]) -> Value:
+    given = [a.value for a in args if isinstance(a, Const) and isinstance(a.value, str)]
+    if name not in _TEXT or len(given) < len(args):
+        return unknown()
+    try:
+        return Const(getattr(text, name)(*given))
+    except TypeError:
+        return unknown()

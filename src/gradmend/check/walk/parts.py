@@ -120,7 +120,9 @@ class Parts:
             )
             return current
         if isinstance(current, Const) and isinstance(value, Const):
-            return Number()  # a counter: not worth counting
+            if kind is ast.Add and type(current.value) is type(value.value) is int:
+                return Const(current.value + value.value, True)  # a counter: of a loop's rounds, mostly
+            return Number()
         return self.walk.tensors.apply(BINARY.get(kind, "add"), node, {"self": current, "other": value})
 
     def shifted(self, target: ast.expr, read: ast.expr, value: Value, site: ast.AST) -> None:
@@ -184,7 +186,7 @@ class Parts:
             if isinstance(key, Const) and isinstance(key.value, (str, int, float, bool, tuple)):
                 self.walk.store(owner.items, key.value, value)
             else:
-                owner.rest = value
+                self._somewhere(owner, value)
         elif isinstance(owner, Seq):
             if (
                 isinstance(key, Const)
@@ -193,7 +195,7 @@ class Parts:
             ):
                 owner.items[key.value] = value
             else:
-                owner.rest = value
+                self._somewhere(owner, value)
         elif isinstance(owner, Instance):
             method = self.walk.classes.method_of(owner, "__setitem__")
             if method is not None and key is not None:
@@ -202,6 +204,12 @@ class Parts:
                 self.walk.store(owner.attrs, f"[{key.value!r}]", value)
         elif isinstance(owner, Opaque) and isinstance(key, Const):
             self.walk.store(owner.attrs, f"[{key.value!r}]", value)
+
+    def _somewhere(self, owner: Dict | Seq, value: Value) -> None:
+        """Put where nobody knows: on one arm of a branch only, what was there before may be found as well."""
+        if self.walk.journals and owner.rest is not None and owner.rest is not value:
+            value = self.walk.iteration.any_of([value, owner.rest])
+        owner.rest = value
 
 
 def _array_like(at: ast.expr) -> bool:

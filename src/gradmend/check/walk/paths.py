@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gradmend.check.values import Const, Path, Value
+
+# What an arm stored: where, under which key, what, and whether the arm's own test told it.
+Change = tuple[dict, Any, Any, bool]
 
 
 def merged(a: Path, b: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradmend.check.values import (
@@ -11,10 +12,12 @@ from gradmend.check.values import (
     Bound,
     Class,
     Const,
+    Ext,
     Function,
     Instance,
     ModuleValue,
     Opaque,
+    Path,
     Seq,
     Value,
     is_none,
@@ -23,8 +26,32 @@ from gradmend.check.values import (
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
 
-_POSITIVE: dict[type, type] = {ast.IsNot: ast.Is, ast.NotEq: ast.Eq, ast.NotIn: ast.In}
+# Each comparison as another one, perhaps with its sides swapped, perhaps denied: `n <= 3` is "not n > 3".
+_COMPARISONS: dict[type, tuple[str, bool, bool]] = {
+    ast.Gt: (">", False, True),
+    ast.Lt: (">", True, True),
+    ast.LtE: (">", False, False),
+    ast.GtE: (">", True, False),
+    ast.Eq: ("==", False, True),
+    ast.NotEq: ("==", False, False),
+    ast.Is: ("is", False, True),
+    ast.IsNot: ("is", False, False),
+    ast.In: ("in", False, True),
+    ast.NotIn: ("in", False, False),
+}
 _PURE = frozenset({"isinstance", "hasattr", "len", "callable", "bool", "issubclass"})
+_BOTH = ((True, False), (False, True))
+Question = tuple[Any, bool]  # what is asked, and which answer is the test's "yes"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A test: what it asks, which answer is its "yes", and what else holds in either arm."""
+
+    condition: Any
+    side: bool
+    if_yes: Path = ()
+    if_no: Path = ()
 
 
 class Questions:
@@ -44,49 +71,102 @@ class Questions:
     def truth(self, test: ast.expr) -> bool | None:
         return self.truthy(self.walk.eval(test))
 
-    def condition(self, test: ast.expr) -> tuple[Any, bool]:
-        """What the test asks, so that the same question has the same answer, and which arm is the "yes"."""
-        side = True
-        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, side = test.operand, not side
-        if (
-            isinstance(test, ast.Compare)
-            and len(test.ops) == 1
-            and isinstance(test.ops[0], (ast.IsNot, ast.NotEq, ast.NotIn))
-        ):
-            side = not side
-        key = self._question(test, 0)
-        return (key if key is not None else ("if", id(test), self.walk.ledger.now())), side
+    def asked(self, test: ast.expr) -> Asked:
+        """What the test asks, so that the same question has the same answer on one path."""
+        answers = self._answers(test)
+        yes = _only([path for path, known in answers if known is not False])
+        no = _only([path for path, known in answers if known is not True])
+        if len(yes) == len(no) == 1 and yes[0][0] == no[0][0] and (yes[0][1], no[0][1]) in _BOTH:
+            return Asked(*yes[0])  # a flag that the arms of a branch set: it asks what that one asked
+        found = self._question(test, 0)
+        if found is None:
+            return Asked(("if", id(test), self.walk.ledger.now()), True, yes, no)
+        key, side = found
+        return Asked(key, side, (*yes, *_implied(key, side)), (*no, *_implied(key, not side)))
 
-    def _question(self, node: Any, deep: int) -> Any:
+    def answered(self, asked: Asked) -> bool | None:
+        """The test's answer, where the path that we are on has given it already."""
+        known = dict(self.walk.path)
+        there = known.get(asked.condition)
+        if there is not None:
+            return bool(there == asked.side)
+        for also, answer in ((asked.if_yes, False), (asked.if_no, True)):
+            if any(known.get(condition, side) != side for condition, side in also):
+                return answer
+        return None
+
+    def _answers(self, test: ast.expr) -> list[tuple[Path, bool | None]]:
+        """What the test says of each value that an earlier branch may have left, with that branch's arms."""
+        holds = True
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, holds = test.operand, not holds
+        right: Value | None = None
+        asks: ast.expr = test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            asks = test.left
+            if not isinstance(test.comparators[0], ast.Constant):
+                return []
+            right = self.walk.eval(test.comparators[0])
+        if not isinstance(asks, (ast.Name, ast.Attribute)):
+            return []
+        value = self.walk.eval(asks)
+        if not isinstance(value, Alt):
+            return []
+        found: list[tuple[Path, bool | None]] = []
+        here = set(self.walk.path)
+        for path, option in self.walk.options(value):
+            known = (
+                _truthy(option)
+                if right is None
+                else self.walk.expressions.compared(option, test.ops[0], right)  # type: ignore[attr-defined]
+            )
+            rest = tuple(pair for pair in path if pair not in here)
+            found.append((rest, known if known is None else known == holds))
+        return found
+
+    def _question(self, node: Any, deep: int) -> Question | None:
+        """A test as (what it asks, its answer): tests that mean the same, or its contrary, ask the same."""
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self._question(node.operand, deep + 1) if deep < 7 else None
+            return None if inner is None else (inner[0], not inner[1])
+        if isinstance(node, ast.BoolOp) and deep < 7:
+            # `a or b` is "not (not a and not b)".
+            both = isinstance(node.op, ast.And)
+            parts = [self._question(n, deep + 1) for n in node.values]
+            if any(p is None for p in parts):
+                return None
+            return ("and", frozenset((k, side == both) for k, side in filter(None, parts))), both
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
+            word, swapped, side = _COMPARISONS[type(node.ops[0])]
+            left, right = self._thing(node.left, deep), self._thing(node.comparators[0], deep)
+            if left is None or right is None:
+                return None
+            return ((word, right, left) if swapped else (word, left, right)), side
+        thing = self._thing(node, deep)
+        return None if thing is None else (thing, True)
+
+    def _thing(self, node: Any, deep: int) -> Any:
+        """What a test speaks of: the same value each time."""
+        kind = type(node)
         if deep > 6:
             return None
-        kind = type(node)
         if kind in (ast.Name, ast.Attribute):
             value = self.walk.eval(node)
-            return ("c", repr(value.value)) if isinstance(value, Const) else ("v", value)
+            if isinstance(value, Const):
+                return ("c", repr(value.value))
+            return ("e", value.name) if isinstance(value, Ext) else ("v", value)
         if kind is ast.Constant:
             return ("c", repr(node.value))
         parts: list[Any]
-        if kind is ast.Compare:
-            op = type(node.ops[0])
-            parts = [
-                _POSITIVE.get(op, op),
-                *(self._question(n, deep + 1) for n in (node.left, *node.comparators)),
-            ]
-        elif kind is ast.BoolOp:
-            parts = [type(node.op), *(self._question(n, deep + 1) for n in node.values)]
-        elif kind is ast.UnaryOp:
-            parts = [type(node.op), self._question(node.operand, deep + 1)]
-        elif (
+        if (
             kind is ast.Call
             and isinstance(node.func, ast.Name)
             and node.func.id in _PURE
             and not node.keywords
         ):
-            parts = [node.func.id, *(self._question(n, deep + 1) for n in node.args)]
+            parts = [node.func.id, *(self._thing(n, deep + 1) for n in node.args)]
         elif kind is ast.Tuple:
-            parts = ["tuple", *(self._question(n, deep + 1) for n in node.elts)]
+            parts = ["tuple", *(self._thing(n, deep + 1) for n in node.elts)]
         else:
             return None
         return None if any(p is None for p in parts) else tuple(parts)
@@ -127,9 +207,9 @@ class Questions:
         if isinstance(value, Alt):
             kept = [o for o in value.options if is_none(o[1]) == wants_none or isinstance(o[1], Opaque)]
             if kept and len(kept) < len(value.options):
-                self.walk.store(env, key, self.walk.either(kept))
+                self.walk.narrow(env, key, self.walk.either(kept))
         elif isinstance(value, Opaque) and wants_none and isinstance(test, ast.Compare):
-            self.walk.store(env, key, NONE)
+            self.walk.narrow(env, key, NONE)
 
 
 def _truthy(value: Value) -> bool | None:
@@ -142,3 +222,19 @@ def _truthy(value: Value) -> bool | None:
     if isinstance(value, (Instance, Function, Class, Bound, ModuleValue)):
         return True
     return None
+
+
+def _only(paths: list[Path]) -> Path:
+    """What holds wherever the answer is this one: nothing, where several ways lead to it."""
+    return paths[0] if len(paths) == 1 else ()
+
+
+def _implied(key: Any, holds: bool) -> Path:
+    """What else an answer says: each part of an `and` that holds, and that what equals one constant equals no other."""
+    if not holds or type(key) is not tuple:
+        return ()
+    if key[0] == "and":
+        return tuple(pair for part, side in key[1] for pair in ((part, side), *_implied(part, side)))
+    if key[0] == "==" and type(key[2]) is tuple and key[2][0] == "c":
+        return ((("is one", key[1]), key[2]),)
+    return ()

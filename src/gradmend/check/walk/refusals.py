@@ -24,11 +24,11 @@ class Refusals:
 
     def refusals(
         self, tensor: Tensor, op: str, site: ast.AST, others: list[tuple[Path, Tensor]], shown: str
-    ) -> None:
-        """Writes that PyTorch refuses on the spot."""
+    ) -> bool:
+        """Writes that PyTorch refuses on the spot. True: a leaf, which stays as it is."""
         self._inference(tensor, site, shown)
         if self.walk.grad_mode is not True or self.walk.healed:
-            return
+            return False
         grad = self.walk.tensors.grad_of(tensor)
         others_grad = max((self.walk.tensors.grad_of(t) for _, t in others), default=NO)
         root = tensor
@@ -37,7 +37,7 @@ class Refusals:
             root = root.base
             doubt = doubt or root.uncertain
         if doubt:
-            return
+            return False
         place = self.walk.at(site)
         name = f"`{target_name(site) or tensor.name}`" if target_name(site) or tensor.name else "it"
         if op == "detach_":
@@ -45,7 +45,7 @@ class Refusals:
                 self.walk.told(
                     words.refused("GM126", place, f"detach_() on {name}, a view: PyTorch refuses it", "error")
                 )
-            return
+            return False
         if (
             root.leaf and root.grad == YES and not root.opaque and not root.uncertain and root.node is None
         ) or _leaf_node(root):
@@ -55,7 +55,7 @@ class Refusals:
                     "GM121",
                     place,
                     f"{shown} changes {name}, {of} that requires grad, in grad mode: PyTorch refuses it",
-                    "error",
+                    "warning" if self.walk.unseen else "error",
                     (
                         (("the leaf is made here", root.origin),)
                         if root.origin is not None and root.origin != place
@@ -66,7 +66,8 @@ class Refusals:
                     else None,
                 )
             )
-        elif tensor.many and max(grad, others_grad) == YES:
+            return True
+        if tensor.many and max(grad, others_grad) == YES:
             self.walk.told(
                 words.refused(
                     "GM122",
@@ -112,6 +113,7 @@ class Refusals:
                     "warning",
                 )
             )
+        return False
 
     def _inference(self, tensor: Tensor, site: ast.AST, shown: str) -> None:
         if tensor.inference and not self.walk.inference and not tensor.uncertain:

@@ -81,13 +81,17 @@ class Statements:
         if frame.own is not None and isinstance(frame.own, Dict) and name in frame.own.items:
             where = frame.own.items[name]
             if isinstance(where, Const) and where.value == "global":
-                self.walk.store(frame.module.env, name, value)
+                self._give(frame.module.env, name, value)
                 return
             for env in frame.outer:
                 if name in env:
-                    self.walk.store(env, name, value)
+                    self._give(env, name, value)
                     return
-        self.walk.store(frame.env, name, value)
+        self._give(frame.env, name, value)
+
+    def _give(self, home: dict[str, Value], name: str, value: Value) -> None:
+        self.walk.cells.bound(home, name, value)
+        self.walk.store(home, name, value)
 
     def _unpack(self, targets: list[ast.expr], value: Value) -> None:
         star = next((i for i, t in enumerate(targets) if isinstance(t, ast.Starred)), None)

@@ -15,6 +15,7 @@ from gradmend.check.values import (
     Const,
     Ext,
     Group,
+    Instance,
     Number,
     Opaque,
     Seq,
@@ -99,6 +100,10 @@ class TensorMethods:
             return Seq([], "tuple", rest=Number())
         if name == "ndim":
             return Number()
+        if name == "grad_fn" and not tensor.opaque and not tensor.uncertain:
+            node_of = self.walk.tensors.node_of(tensor)
+            if tensor.grad == YES and not tensor.leaf and node_of is not None and node_of.sure:
+                return Instance(None, "object")
         if name in (
             "dtype",
             "device",

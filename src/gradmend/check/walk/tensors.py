@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check import table, words
+from gradmend.check.findings import Place
 from gradmend.check.ledger import Save
 from gradmend.check.values import (
     MAYBE,
@@ -122,12 +123,13 @@ class Tensors:
         if self.walk.edits:
             self.walk.writes.used_after_edit(found)
         parents: list[Node] = []
-        for _, tensor in found:
+        place = self.walk.at(site)
+        for path, tensor in found:
             for member in getattr(tensor, "members", (tensor,)):
                 node = self.node_of(member)
                 if node is not None and node not in parents[-8:]:
-                    parents.append(node)
-        return Node(name, parents, self.walk.at(site), self.walk.path)
+                    parents.append(_by_way_of(path, node, place) if path else node)
+        return Node(name, parents, place, self.walk.path)
 
     def keep(
         self,
@@ -195,6 +197,7 @@ class Tensors:
                     leaf,
                     whole,
                     unguarded,
+                    self.walk.lent(path),
                 )
             )
 
@@ -266,3 +269,10 @@ class Tensors:
 
     def comparison(self, node: ast.AST) -> Value:
         return self.fresh(node)
+
+
+def _by_way_of(path: Path, node: Node, place: Place) -> Node:
+    """A node that is behind us only on these arms."""
+    made = Node("either", [node], place, path)
+    made.sure = node.sure
+    return made

@@ -18,6 +18,7 @@ from gradmend.check.walk.backward import Backward
 from gradmend.check.walk.branches import Branches
 from gradmend.check.walk.builtin import Builtins
 from gradmend.check.walk.calls import Calls
+from gradmend.check.walk.cells import Cells
 from gradmend.check.walk.classes import Classes
 from gradmend.check.walk.containers import Containers
 from gradmend.check.walk.contexts import Contexts
@@ -38,8 +39,8 @@ from gradmend.check.walk.objects import Objects
 from gradmend.check.walk.ops import Ops
 from gradmend.check.walk.optim import Optim
 from gradmend.check.walk.parts import Parts
-from gradmend.check.walk.paths import merged, same
-from gradmend.check.walk.questions import Questions
+from gradmend.check.walk.paths import Change, merged, same
+from gradmend.check.walk.questions import Asked, Questions
 from gradmend.check.walk.refusals import Refusals
 from gradmend.check.walk.sparse import Sparse
 from gradmend.check.walk.statements import Statements
@@ -62,6 +63,8 @@ class Walker:
         self.left = allowance
         self.stopped = False  # the allowance ran out
         self.journals: list[list[tuple[dict, Any, Any]]] = []
+        self._lent: list[Any] = []
+        self.narrowed: list[tuple[dict, Any, Any]] = []  # by the tests of the arm that runs
         self.visited: set[int] = set()  # id of each FunctionDef that was walked
         self.active: list[int] = []  # of those, which are running now
         self.statement: ast.stmt | None = None
@@ -73,6 +76,8 @@ class Walker:
         self.patched = False  # by gradmend.sparse.patch()
         self.recomputed: Region | None = None  # inside a checkpointed function
         self.forward_mode = False  # under torch.func.jvp
+        self.raised = False  # the call that ran last never returns
+        self.unseen = 0  # with blocks of somebody else's that we are in
         self.healed = False  # inside a context that forgives writes to what was saved
         self.statements = Statements(self)
         self.branches = Branches(self)
@@ -105,6 +110,7 @@ class Walker:
         self.external = External(self)
         self.sparse = Sparse(self)
         self.gradients = Gradients(self)
+        self.cells = Cells(self)
         self.generators = Generators(self)
         self._statements: dict[type, Callable[[Any], str]] = {
             **self.statements.table(),
@@ -123,9 +129,13 @@ class Walker:
         self.frames.clear()
         self.active.clear()
         self.journals.clear()
+        self.narrowed.clear()
+        self._lent.clear()
         self.holds.clear()
         self.path, self.grad_mode, self.statement, self.recomputed = (), True, None, None
         self.healed = self.inference = self.forward_mode = self.patched = False
+        self.raised = self.ledger.expected = False
+        self.unseen = 0
 
     def run_block(self, body: list[ast.stmt]) -> str:
         """How it ended: "" at its end, else "return", "raise", "break" or "continue"."""
@@ -137,6 +147,9 @@ class Walker:
             do = self._statements.get(type(statement))
             if do is not None:
                 status = do(statement)
+                if self.raised:
+                    self.raised = False
+                    return "raise"
                 if status:
                     return status
         return ""
@@ -188,21 +201,31 @@ class Walker:
             self.journals[-1].append((target, key, target.get(key, self._GONE)))
         target[key] = value
 
+    def narrow(self, target: dict, key: Any, value: Any) -> None:
+        """A store that says no more than the arm's own test: after the branch, the name holds what it held."""
+        self.store(target, key, value)
+        if self.journals:
+            self.narrowed.append((target, key, value))
+
     def arm(
-        self, condition: Any, side: int, walk: Callable[[], str]
-    ) -> tuple[str, list[tuple[dict, Any, Any]]]:
-        """Walk one arm of a branch; its stores are taken back and returned as (dict, key, new value)."""
+        self, condition: Any, side: int, walk: Callable[[], str], also: Path = ()
+    ) -> tuple[str, list[Change]]:
+        """Walk one arm of a branch; its stores are taken back and returned."""
         before = self.path
-        self.path = (*before, (condition, side))
+        self.path = (*before, (condition, side), *also)
         self.journals.append([])
+        told, self.narrowed = self.narrowed, []
         try:
             status = walk()
         finally:
             self.path = before
             journal = self.journals.pop()
-            changed: dict[tuple[int, Any], tuple[dict, Any, Any]] = {}
+            same = {(id(target), _key(key)): value for target, key, value in self.narrowed}
+            self.narrowed = told
+            changed: dict[tuple[int, Any], Change] = {}
             for target, key, _ in journal:
-                changed[(id(target), _key(key))] = (target, key, target.get(key, self._GONE))
+                where, new = (id(target), _key(key)), target.get(key, self._GONE)
+                changed[where] = (target, key, new, same.get(where, self) is new)
             for target, key, old in reversed(journal):
                 if old is self._GONE:
                     target.pop(key, None)
@@ -210,12 +233,27 @@ class Walker:
                     target[key] = old
         return status, list(changed.values())
 
-    def join(self, condition: Any, arms: Sequence[tuple[int, list[tuple[dict, Any, Any]]]]) -> None:
+    def arms(
+        self, asked: Asked, then: Callable[[], str], other: Callable[[], str]
+    ) -> tuple[str, list[Change], str, list[Change]]:
+        """Both arms of a test: each begins in the grad mode before it; if they end in different ones, nobody knows it."""
+        mode = self.grad_mode
+        one, first = self.arm(asked.condition, asked.side, then, asked.if_yes)
+        left, self.grad_mode = self.grad_mode, mode
+        two, second = self.arm(asked.condition, not asked.side, other, asked.if_no)
+        if one or two:
+            self.grad_mode = left if two and not one else self.grad_mode if one and not two else mode
+        elif left is not self.grad_mode:
+            self.grad_mode = None
+        return one, first, two, second
+
+    def join(self, condition: Any, arms: Sequence[tuple[int, list[Change]]]) -> None:
         """After a branch: each name that an arm changed holds what that arm gave it."""
         touched: dict[tuple[int, Any], tuple[dict, Any, dict[int, Any]]] = {}
         for side, changes in arms:
-            for target, key, new in changes:
-                touched.setdefault((id(target), _key(key)), (target, key, {}))[2][side] = new
+            for target, key, new, narrowed in changes:
+                if not narrowed:
+                    touched.setdefault((id(target), _key(key)), (target, key, {}))[2][side] = new
         sides = [side for side, _ in arms]
         for target, key, news in touched.values():
             old = target.get(key, self._GONE)
@@ -254,10 +292,21 @@ class Walker:
     def on(self, path: Path) -> Iterator[None]:
         before = self.path
         self.path = merged(before, path)
+        new = len(self.path) - len(before)
+        self._lent += (condition for condition, _ in self.path[len(before) :])
         try:
             yield
         finally:
             self.path = before
+            if new:
+                del self._lent[-new:]
+
+    def lent(self, path: Path = ()) -> frozenset:
+        """The conditions of the path we are on that come with the values in use, and not from where we stand."""
+        if not self._lent and not path:
+            return frozenset()
+        here = {condition for condition, _ in self.path}
+        return frozenset((*self._lent, *(condition for condition, _ in path if condition not in here)))
 
     def options(self, value: Value) -> list[tuple[Path, Value]]:
         """What it may be on the path we are on."""

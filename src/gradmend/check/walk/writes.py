@@ -61,7 +61,8 @@ class Writes:
         others = [pair for pairs in found.values() for pair in pairs]
         quiet = how or ({".data": "data", "numpy": "numpy"}.get(tensor.quiet) or "loud")
         if quiet == "loud":
-            self.walk.refusals.refusals(tensor, op, site, others, shown)
+            if self.walk.refusals.refusals(tensor, op, site, others, shown):
+                return  # what comes of it is never seen
         elif quiet in ("data", "numpy") and not self.walk.healed:
             self.live_edit(tensor, op, site, slots, shown, quiet)
         if tensor.gradient:
@@ -180,6 +181,7 @@ class Writes:
                     read,
                     made=by.site if by is not None else None,
                     via=self.walk.via(),
+                    lent=self.walk.lent(),
                 ),
             )
 
@@ -198,6 +200,7 @@ class Writes:
                         self.walk.path,
                         not tensor.uncertain,
                         of=tensor,
+                        lent=self.walk.lent(),
                     ),
                 )
 
