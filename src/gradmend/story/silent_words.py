@@ -25,12 +25,21 @@ def _needs(backward: Frame | None) -> str:
     return asker(backward, backward)
 
 
-def kept(function: str, attribute: str, save: Save, write: Write | None, backward: Frame | None) -> str:
+def kept(
+    function: str,
+    attribute: str,
+    save: Save,
+    write: Write | None,
+    backward: Frame | None,
+    left: str | None = None,
+) -> str:
     near = common(backward, save.site.user, write.site.user if write else None)
     name = f"`{write.tensor.name}`" if write and write.tensor.name else "a tensor"
     where = (
         f"{at(write.site.user, near)} changes {name} in place"
         if write
+        else f"a tensor was changed after gradmend.{left}() was left"
+        if left
         else "something unseen changed a tensor"
     )
     return (

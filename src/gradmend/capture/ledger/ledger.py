@@ -38,8 +38,6 @@ _STRIDED = torch.strided
 _storage_of = torch._C.TensorBase.untyped_storage
 
 
-_CHANGED = -1  # the fingerprint of no memory
-
 Token = list[tuple[Timeline, Write, list[int]]]
 
 
@@ -317,7 +315,7 @@ class Ledger:
     def _leave_counter(self, save: Save) -> None:
         """From now on only its bytes tell whether its memory changed unseen: its counter steps for other memory."""
         if save.uncredited():
-            save.print = _CHANGED
+            save.print = escapes.CHANGED
         elif save.print is None:
             value = self.value(save)
             save.print = escapes.fingerprint(save.handle if value is None else value)
@@ -338,12 +336,17 @@ class Ledger:
                 value = self.value(save)
                 save.print = escapes.fingerprint(save.handle if value is None else value)
 
-    def seal(self, scope: Scope) -> None:
+    def seal(self, scope: Scope, raw: Raw) -> None:
         """The taps are going away: from now on, only fingerprints can tell a Write that bumps no counter."""
+        scope.left = raw
         self.settle()
         for timeline in list(self.timelines.values()):
             for save in timeline.saves():
-                if save.scope is scope and save.print is None:
+                if save.scope is not scope:
+                    continue
+                if save.uncredited():
+                    save.print = escapes.CHANGED  # before this line
+                elif save.print is None:
                     value = self.value(save)
                     save.print = escapes.fingerprint(save.handle if value is None else value)
 
