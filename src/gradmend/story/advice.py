@@ -108,10 +108,13 @@ def _rewritten(conflict: Conflict) -> str:
     lines = statement_lines(frame) if frame is not None else None
     if frame is None or lines is None:
         return ""
-    narrow = conflict.writes[0].tensor.dtype in _NARROW
+    write, saved = conflict.writes[0], conflict.saved
+    # `h[0] = h[0].add(1)` writes to h all the same, unless h is a list.
+    item = (write.tensor.name or "").endswith("]") and bool(write.view or (saved and saved.view))
+    barred = write.tensor.dtype in _NARROW or item
     project, found = _candidates(conflict)
     for candidate in found:
-        if candidate.kind in _AT_THE_WRITE and not (narrow and candidate.kind == "rebind"):
+        if candidate.kind in _AT_THE_WRITE and not (barred and candidate.kind == "rebind"):
             told = _told(candidate, project, frame.file, lines)
             if told:
                 return told

@@ -283,6 +283,20 @@ class Ledger:
         timeline.undo.retick(write.tick, now)
         write.tick = now
 
+    def steps_ahead(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The version counters of these are about to step once for each, and nothing is written: `ctx.mark_dirty`."""
+        self.settle()
+        for t in tensors:
+            found = self._timeline_of(t)
+            if found is None:
+                continue
+            with self.lock:
+                found[0].settle()
+                for counter in found[0].counters:
+                    if counter.carried_by(t):
+                        counter.credited += 1
+                        counter.seen = max(counter.seen, t._version) + 1
+
     def rewound(self, t: torch.Tensor, steps: int) -> None:
         """The version counter of `t` was put back by so many steps."""
         found = self._timeline_of(t) if steps else None
