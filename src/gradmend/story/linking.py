@@ -112,7 +112,14 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         rule=rule,
         kind=kind,
         message=words.message(
-            kind, finding.cause, save, first, backward, escape.user if escape else None, entry.scope.policy
+            kind,
+            finding.cause,
+            save,
+            first,
+            backward,
+            escape.user if escape else None,
+            entry.scope.policy,
+            entry.handle.is_nested,
         ),
         culprits=culprits,
         saved=save,

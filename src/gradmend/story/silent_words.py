@@ -44,7 +44,7 @@ def kept(
     )
     return (
         f"{where}, but {asker(backward, near)} still needs it as `ctx.{attribute}`, where {function} keeps it on "
-        f"{at(save.site.user, near)}; PyTorch does not guard attributes of ctx, and the gradient is wrong"
+        f"{at(save.site.user, near)}; PyTorch does not guard attributes of ctx, and computes with the changed value"
     )
 
 
