@@ -109,3 +109,46 @@ def test_wrong_arguments_fail_as_they_do():
         with pytest.raises(type(plain.value)) as told, gradmend.heal():
             call()
         assert str(told.value) == str(plain.value)
+
+
+LATE = {
+    "iteration": lambda b: list(b),
+    "indices": lambda b: [b[i] for i in range(4)],
+    "chunk": lambda b: b.chunk(4),
+}
+INTO = {
+    "add_": lambda row, x: row.add_(x),
+    "+=": lambda row, x: row.__iadd__(x),
+    "item": lambda row, x: row.__setitem__(..., x * x),
+    "mask": lambda row, x: row.__setitem__(row == 0, x[1]),
+    "function": lambda row, x: torch.relu_(row.add_(x)),
+    "overload": lambda row, x: torch.ops.aten.add_(row, x),
+}
+
+
+@pytest.mark.parametrize("write", INTO)
+@pytest.mark.parametrize("make", LATE)
+def test_views_made_before_their_base_required_grad(make, write):
+    """PyTorch takes the second one for a leaf: its history is made when somebody looks at it."""
+    x = torch.tensor([0.5, 1.5, 2.5], requires_grad=True)
+    with gradmend.heal():
+        b = torch.zeros(4, 3)
+        for row in LATE[make](b):
+            INTO[write](row, x)
+        (b * torch.arange(1.0, 5.0)[:, None]).pow(2).sum().backward()
+    healed, x.grad = x.grad, None
+    rows = []
+    for i in range(4):
+        row = torch.zeros(3)
+        INTO[write](row, x)
+        rows.append(row * (i + 1))
+    torch.stack(rows).pow(2).sum().backward()
+    torch.testing.assert_close(healed, x.grad)
+
+
+def test_a_leaf_stays_a_leaf():
+    x = torch.ones(4, 3, requires_grad=True)
+    with gradmend.heal(), pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        x.add_(1)
+    with gradmend.heal(), pytest.raises(RuntimeError, match="a view of a leaf Variable"):
+        x[0].add_(1)

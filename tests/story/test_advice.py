@@ -23,6 +23,14 @@ ROWS = [
     ("y = x.sigmoid()\ny[x > 0] = 0\ny.sum().backward()", "write line 5 as `y = y.masked_fill(x > 0, 0)`"),
     ("y = x.sigmoid()\ny[:, 0] += 1\ny.sum().backward()", "put `y = y.clone()` before line 5"),
     ("y = x.sigmoid()\ny[:, 0].mul_(2)\ny.sum().backward()", "put `y = y.clone()` before line 5"),
+    (
+        "h = x * 2\ny = h**2\nh[0].add_(1)\n(y.sum() + h.sum()).backward()",
+        "put `h = h.clone()` before line 6",
+    ),
+    (
+        "h = x * 2\ny = h[0]**2\nh[0].add_(1)\n(y.sum() + h.sum()).backward()",
+        "put `h = h.clone()` before line 6",
+    ),
     ("h = x * 2\ny = h @ w\nh[0] = 1\n(y.sum() + h.sum()).backward()", "put `h = h.clone()` before line 6"),
     (
         "y = torch.relu(x)\nz = y.view(-1)\nz[3:] *= 2\ny.pow(2).sum().backward()",

@@ -19,7 +19,7 @@ from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.budget import parse
-from gradmend.capture.sites import Raw, resolve
+from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.compat import trust
@@ -230,7 +230,7 @@ class Watching(ContextDecorator):
         teller.closed = True
         scope.healed = scope.spared = None  # from now on each is told to the Session at once
         saved_tensors.close_scope(scope)
-        LEDGER.seal(scope)
+        LEDGER.seal(scope, raw_here())
         with switch.lock:
             arming.disarm()
             installing.ignore_backwards()

@@ -30,7 +30,8 @@ def classify(
 ) -> str:
     """The rule's code.
 
-    `how` is the Write's: data, metadata, foreign (memory changed outside torch), unknown (no tap saw it).
+    `how` is the Write's: data, metadata, foreign (memory changed outside torch), unknown (no tap saw it),
+    left (after the context was left).
     `write_stack` is innermost first. `same_region`: the write covered exactly what was saved, not a slice of it. `piecewise`: in a loop, or in pieces of
     which one was saved: as a buffer is filled.
     """
@@ -39,6 +40,8 @@ def classify(
         return "GM109"
     if how == "foreign":
         return "GM202"
+    if how == "left":
+        return "GM110"  # by whatever line: no tap was on
     if how == "unknown":
         # A counter that moved unseen is torch's own code; one that did not move means memory shared beyond it.
         return "GM202" if quiet else "GM110"

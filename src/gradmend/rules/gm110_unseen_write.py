@@ -7,7 +7,7 @@ RULE = Rule(
     what="""
 Finds a saved tensor whose version counter moved although no Python call that Gradmend watches moved it: a
 write in compiled code, in a C++ or CUDA extension, or by backward itself when it adds to a `.grad` that was
-saved.
+saved. Also a write, of any kind, after `watch()` or `heal()` was left and before the backward of what was computed inside.
 """,
     why="""
 The value is gone all the same, and going on would give a wrong gradient. Only the line can't be named: it
@@ -32,7 +32,7 @@ penalty = (x * x.grad.clone()).sum()
 penalty.backward()
 """,
     fix="""
-Give the outside code a clone, or let it return a new tensor; clone a `.grad` before you compute with it.
+Keep the `with` block open until backward() is done. Give the outside code a clone, or let it return a new tensor; clone a `.grad` before you compute with it.
 Running once without `torch.compile` lets Gradmend name the line.
 """,
     raises="modified by an inplace operation",

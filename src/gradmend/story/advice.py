@@ -20,7 +20,7 @@ from gradmend.folder import is_ours
 from gradmend.model import Conflict
 from gradmend.story import derived
 from gradmend.story.source import parse, statement_lines
-from gradmend.story.words import WITHOUT_EDIT, stepper
+from gradmend.story.words import WITHOUT_EDIT, after_left, stepper
 
 if TYPE_CHECKING:
     from gradmend.fix.source.candidate import Candidate, Project
@@ -32,6 +32,7 @@ _MOST_EDITS = 3
 _AT_THE_WRITE = frozenset({"rebind", "inplace_flag", "out_argument", "functional", "clone_write"})
 _PARAMETERS = frozenset({"GM104", "GM105", "GM108", "GM203"})
 _UNSEEN = frozenset({"GM110", "GM202"})
+_LEFT = (after_left("watch"), after_left("heal"))
 _SECOND_BACKWARD = "GM131"  # has a story of its own
 _NARROW = frozenset({"float16", "bfloat16"})  # `y = y + x` would widen them where `y += x` did not
 # What else may stand between an update and the backward() that it moves below.
@@ -48,7 +49,8 @@ def advised(conflict: Conflict) -> Conflict:
     except Exception:  # source that is not there or gives up must not take the story's place
         edit = ""
     stepped = derived.stepped(conflict) if conflict.writes else ""
-    always = WITHOUT_EDIT.get(conflict.rule) if conflict.writes or conflict.rule in _UNSEEN else ""
+    unseen = conflict.rule in _UNSEEN and conflict.help not in _LEFT
+    always = WITHOUT_EDIT.get(conflict.rule) if conflict.writes or unseen else ""
     first = edit or stepped or always
     helps = (first, *conflict.help) if first and first not in conflict.help else conflict.help
     return replace(conflict, edit=edit, help=helps)
@@ -106,10 +108,13 @@ def _rewritten(conflict: Conflict) -> str:
     lines = statement_lines(frame) if frame is not None else None
     if frame is None or lines is None:
         return ""
-    narrow = conflict.writes[0].tensor.dtype in _NARROW
+    write, saved = conflict.writes[0], conflict.saved
+    # `h[0] = h[0].add(1)` writes to h all the same, unless h is a list.
+    item = (write.tensor.name or "").endswith("]") and bool(write.view or (saved and saved.view))
+    barred = write.tensor.dtype in _NARROW or item
     project, found = _candidates(conflict)
     for candidate in found:
-        if candidate.kind in _AT_THE_WRITE and not (narrow and candidate.kind == "rebind"):
+        if candidate.kind in _AT_THE_WRITE and not (barred and candidate.kind == "rebind"):
             told = _told(candidate, project, frame.file, lines)
             if told:
                 return told

@@ -80,7 +80,8 @@ def _key(
     looks = entry.layout, shape_of(entry.handle), entry.handle.dtype, _size(entry)
     saved = entry.raw, entry.escape, entry.moved(), _is_leaf(finding)
     writes = tuple((w.raw, w.op, w.layout, w.how, w.moved, name, times) for w, name, times in written)
-    return facts, looks, saved, writes
+    left = (entry.scope.policy, entry.scope.left) if f.cause == "left" else None
+    return facts, looks, saved, writes, left
 
 
 def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[Write]) -> Conflict:
@@ -93,7 +94,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
     rule = classify(
         kind=kind,
         quiet=not (entry.moved() or finding.moved),
-        how={"foreign": "foreign", "unknown": "unknown"}.get(
+        how={"foreign": "foreign", "unknown": "unknown", "left": "left"}.get(
             finding.cause, first.how if first else "unknown"
         ),
         write_op=first.op if first else "",
@@ -110,7 +111,16 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
     return Conflict(
         rule=rule,
         kind=kind,
-        message=words.message(kind, finding.cause, save, first, backward, escape.user if escape else None),
+        message=words.message(
+            kind,
+            finding.cause,
+            save,
+            first,
+            backward,
+            escape.user if escape else None,
+            entry.scope.policy,
+            entry.handle.is_nested,
+        ),
         culprits=culprits,
         saved=save,
         writes=tuple(writes),
@@ -118,7 +128,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         healed_bytes=finding.kept if finding.harmful else 0,
         why=why(knowledge, save),
         notes=words.notes(finding, save, writes, escape),
-        help=words.helps(rule, kind),
+        help=words.after_left(entry.scope.policy) if finding.cause == "left" else words.helps(rule, kind),
     )
 
 
@@ -241,6 +251,13 @@ def _culprits(
         for frame in foreign_writes(escape):
             add(frame, "numpy")
         add(escape.user, "escape")
+    if finding.cause == "left":
+        from gradmend.story.left import writes_after
+
+        for frame in writes_after(
+            resolve(finding.save.scope.left or ()), backward, save.tensor.name, save.leaf
+        ):
+            add(frame, "left")
     for write in writes:
         add(write.site.user, write.op)
     at = save.site.user

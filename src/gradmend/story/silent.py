@@ -39,7 +39,14 @@ def link_kept(finding: Finding) -> Conflict:
     return Conflict(
         rule="GM205",
         kind="silent",
-        message=words.kept(name, entry.attribute, save, writes[0] if writes else None, backward),
+        message=words.kept(
+            name,
+            entry.attribute,
+            save,
+            writes[0] if writes else None,
+            backward,
+            entry.scope.policy if finding.cause == "left" else None,
+        ),
         culprits=_culprits(writes, finding, save, backward, escape),
         saved=save,
         writes=writes,

@@ -25,17 +25,26 @@ def _needs(backward: Frame | None) -> str:
     return asker(backward, backward)
 
 
-def kept(function: str, attribute: str, save: Save, write: Write | None, backward: Frame | None) -> str:
+def kept(
+    function: str,
+    attribute: str,
+    save: Save,
+    write: Write | None,
+    backward: Frame | None,
+    left: str | None = None,
+) -> str:
     near = common(backward, save.site.user, write.site.user if write else None)
     name = f"`{write.tensor.name}`" if write and write.tensor.name else "a tensor"
     where = (
         f"{at(write.site.user, near)} changes {name} in place"
         if write
+        else f"a tensor was changed after gradmend.{left}() was left"
+        if left
         else "something unseen changed a tensor"
     )
     return (
         f"{where}, but {asker(backward, near)} still needs it as `ctx.{attribute}`, where {function} keeps it on "
-        f"{at(save.site.user, near)}; PyTorch does not guard attributes of ctx, and the gradient is wrong"
+        f"{at(save.site.user, near)}; PyTorch does not guard attributes of ctx, and computes with the changed value"
     )
 
 

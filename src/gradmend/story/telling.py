@@ -38,6 +38,7 @@ _SPOKEN = {
 _FIRST = {
     "backward": "this backward() fails",
     "numpy": "this line may have changed the array, past PyTorch",
+    "left": "this line may have changed it",
     "escape": "the memory is shared with code outside torch here",
 }
 _HEALED = {**_FIRST, "backward": "this backward() goes through a graph that was used before"}

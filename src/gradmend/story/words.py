@@ -27,15 +27,26 @@ def common(*frames: Frame | None) -> Frame | None:
 
 
 def message(
-    kind: str, cause: str, save: Save, write: Write | None, backward: Frame | None, escape: Frame | None
+    kind: str,
+    cause: str,
+    save: Save,
+    write: Write | None,
+    backward: Frame | None,
+    escape: Frame | None,
+    policy: str = "watch",
+    nested: bool = False,
 ) -> str:
     near = common(backward, save.site.user, write.site.user if write else None, escape)
     needs = f"{asker(backward, near)} still needs {needed(save, near)}"
     if kind == "refused-but-right":
         who = changes(write, save, near) if write else f"something wrote to {named(save.tensor.name, save)}"
         return f"PyTorch refuses this backward() although the gradient is right: {who}, but no value that backward() reads"
+    if cause == "unknown" and nested:
+        return f"{named(save.tensor.name, save)}, a nested tensor, was changed in place, but {needs}"
     if cause == "unknown":
         return f"something unseen changed {named(save.tensor.name, save)} in place, but {needs}"
+    if cause == "left":
+        return f"{named(save.tensor.name, save)} was changed in place after gradmend.{policy}() was left, but {needs}"
     if cause == "foreign":
         handed = (
             f"memory handed out on {at(escape, near)}" if escape else "memory shared with code outside torch"
@@ -119,10 +130,20 @@ def stepper(write: Write) -> str | None:
 def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | None) -> tuple[str, ...]:
     told: list[str] = []
     first = writes[0] if writes else None
-    if finding.cause == "unknown":
+    if finding.cause == "unknown" and finding.save.handle.is_nested:
+        told.append(
+            "the version counter of a nested tensor of the strided layout is all that Gradmend can follow: the line that wrote is not "
+            "known; of `layout=torch.jagged` it is, and heal() has the old values"
+        )
+    elif finding.cause == "unknown":
         told.append(
             "the version counter of the tensor stepped, but no write went through Python: compiled or scripted code, "
             "a C++ extension, a name imported before Gradmend was armed, or backward() accumulating into a saved .grad"
+        )
+    if finding.cause == "left":
+        told.append(
+            f"gradmend.{finding.save.scope.policy}() sees writes only until it is left: the line is read from the source, and the old "
+            "value is gone"
         )
     if first is not None:
         if first.site.library is not None:
@@ -141,6 +162,15 @@ def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | 
     if not finding.harmful and finding.changed:
         told.append(f"backward of {save.op} never reads this value: it was kept for its shape alone")
     return tuple(told)
+
+
+def after_left(policy: str) -> tuple[str, ...]:
+    """Where watch() or heal() was left before the write."""
+    then = "it gives the right gradient" if policy == "heal" else "it names the line that writes"
+    return (
+        f"keep gradmend.{policy}() open until backward() is done, `with gradmend.{policy}():` around both: then {then}",
+        "`gradmend explain GM110` tells more",
+    )
 
 
 def helps(rule: str, kind: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from gradmend.capture.graph import calls, nodes
 from gradmend.capture.hooks import gradients
 from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.entries import Write, next_number
+from gradmend.capture.ledger.entries import Counter, Write, next_number
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Kept
 from gradmend.capture.sites import Raw, raw_here
@@ -38,7 +38,6 @@ _plain_look_up = type.__getattribute__
 _compiling = torch.compiler.is_compiling
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _default: Any = torch.Tensor.__torch_function__
-_storage_of = torch._C.TensorBase.untyped_storage
 _disabled = torch._C._disabled_torch_function_impl
 
 
@@ -56,9 +55,9 @@ def _answers(value: Any) -> bool:
 
 class _Local(threading.local):
     ctx: Any = None  # just made, and its forward not yet looked up
-    setup: tuple[Any, Any, Inside] | None = (
-        None  # class, ctx and inputs of a forward whose setup_context comes next
-    )
+    tracked = True  # in grad mode
+    # Class, ctx and inputs (None: nothing is tracked) of a forward whose setup_context comes next.
+    setup: tuple[Any, Any, Inside | None] | None = None
 
 
 _local = _Local()
@@ -66,8 +65,8 @@ _local = _Local()
 
 def _made(self: Any, *args: Any, **kwargs: Any) -> None:
     """A ctx is born: its class is asked for `forward` next."""
-    idle = not torch.is_grad_enabled() or scopes.current() is None or _compiling()
-    _local.ctx = None if idle else self
+    _local.ctx = None if scopes.current() is None or _compiling() else self
+    _local.tracked = torch.is_grad_enabled()
 
 
 def _look_up(cls: Any, name: str) -> Any:
@@ -86,14 +85,16 @@ def _look_up(cls: Any, name: str) -> Any:
 def _forward(forward: Any, cls: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     inputs = [a for a in tensors if _answers(a) and a.requires_grad]
-    if not inputs and all(map(_answers, tensors)):
-        return forward(*args, **kwargs)
-    with inside_forward(inputs) as seen:
-        hub.listen(seen)
-        try:
-            out = forward(*args, **kwargs)
-        finally:
-            hub.unlisten(seen)
+    seen: Inside | None = None
+    if not _local.tracked or (not inputs and all(map(_answers, tensors))):
+        out = forward(*args, **kwargs)
+    else:
+        with inside_forward(inputs) as seen:
+            hub.listen(seen)
+            try:
+                out = forward(*args, **kwargs)
+            finally:
+                hub.unlisten(seen)
     if _plain_look_up(cls, "setup_context") is _Single.setup_context:
         _finish(cls, ctx, seen)
     else:
@@ -101,20 +102,22 @@ def _forward(forward: Any, cls: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any
     return out
 
 
-def _setup(setup: Any, cls: Any, ctx: Any, seen: Inside, *args: Any) -> Any:
+def _setup(setup: Any, cls: Any, ctx: Any, seen: Inside | None, *args: Any) -> Any:
     out = setup(*args)
     _finish(cls, ctx, seen)
     return out
 
 
-def _finish(cls: Any, ctx: Any, seen: Inside) -> None:
+def _finish(cls: Any, ctx: Any, seen: Inside | None) -> None:
+    dirty = [d for d in ctx.dirty_tensors or () if _answers(d)]
+    if dirty:
+        hub.LEDGER.steps_ahead(dirty)  # apply() steps the counter of what is marked once more
     scope = scopes.current()
-    if scope is None:
+    if scope is None or seen is None:
         return
     number = ctx._sequence_nr()
     if next_number() - 1 != number:  # its forward made nodes of its own, and saves after them
         ctx.__dict__[_NUMBER] = number
-    dirty = ctx.dirty_tensors or ()
     keep(ctx, cls, scope, raw_here(), dirty, seen.inputs)
     written = seen.unmarked(dirty)
     if written is not None and scope.policy == "watch":
@@ -131,7 +134,7 @@ def keep(
 ) -> None:
     """Enter the tensors that ctx holds by attribute into the ledger; they live as long as ctx does."""
     held = ctx.__dict__
-    marked = {_storage_of(d)._cdata for d in dirty if _answers(d)}
+    marked = [Counter(d) for d in dirty]
     kept: list[tuple[str, Any, Kept]] | None = None
     for name, value in list(held.items()):
         for place, t in _tensors(value, ctx._sequence_nr()):
@@ -140,10 +143,8 @@ def keep(
             entry = hub.LEDGER.save(t, scope, raw, Kept)
             assert isinstance(entry, Kept)
             entry.attribute, entry.function = name, cls
-            if marked and _storage_of(t)._cdata in marked:
-                entry.version += (
-                    1  # apply() steps the counter of what is marked dirty once more, and writes nothing
-                )
+            if marked:
+                entry.version += sum(c.carried_by(t) for c in marked)  # as apply() is about to
             if kept is None:
                 kept = held[_KEPT] = []
                 # Its own, so that it is asked also when the context was left, and the class's is plain again.

@@ -10,7 +10,7 @@ import torch
 
 from gradmend.capture import edge
 from gradmend.capture.memory.layouts import PLAIN, Layout, LayoutIndex, layout_of
-from gradmend.capture.memory.undo import Record, UndoLog
+from gradmend.capture.memory.undo import Record, UndoLog, first_after
 from gradmend.capture.sites import Raw
 
 try:
@@ -295,8 +295,13 @@ class Timeline:
             lock.release()
 
     def wrote(self, write: Write) -> None:
-        self.last = write.tick
-        self.log.append(write)
+        if (
+            write.tick < self.last
+        ):  # others were made inside it: by a callback, or by a mode that it was handed to
+            self.log.insert(first_after(self.log, write.tick), write)
+        else:
+            self.last = write.tick
+            self.log.append(write)
         if len(self.log) > _MOST_WRITES:
             del self.log[_MOST_WRITES // 4 : _MOST_WRITES // 2]
 

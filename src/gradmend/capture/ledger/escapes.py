@@ -10,6 +10,7 @@ from gradmend.capture.memory.layouts import has_values, physical
 from gradmend.capture.sites import Raw, raw_here
 
 _MARK = "_gradmend_escape"
+CHANGED = -1  # the fingerprint of no memory
 _address = torch._C.TensorBase.data_ptr
 known: set[str] = set()  # how any was ever handed out while we looked
 

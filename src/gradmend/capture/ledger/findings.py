@@ -16,7 +16,8 @@ from gradmend.capture.sites import Raw
 if TYPE_CHECKING:
     from gradmend.capture.ledger.ledger import Ledger
 
-Cause = Literal["write", "swap", "foreign", "unknown"]
+# foreign: past torch. unknown: no tap saw it. left: after the scope was left, so that no tap was on.
+Cause = Literal["write", "swap", "foreign", "unknown", "left"]
 
 _storage_of = torch._C.TensorBase.untyped_storage
 _MOST_REPLAYED = 32
@@ -72,6 +73,8 @@ class Finding:
     @cached_property
     def first(self) -> Write | None:
         """The first Write to tell of, found fast."""
+        if self.cause == "left":
+            return None
         if self.cause == "swap":
             return self.save.swaps[0][0]
         timeline, save = self.save.timeline, self.save
@@ -90,6 +93,8 @@ class Finding:
         """The Writes to tell of: those that met the Save, else those PyTorch refuses it for. The one that first
         changed its value comes first."""
         save = self.save
+        if self.cause == "left":
+            return []  # those that were seen came before
         if self.cause == "swap":
             return [write for write, _ in save.swaps]
         if save.timeline is None:

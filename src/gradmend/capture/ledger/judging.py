@@ -82,9 +82,9 @@ def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
     moved = (save.moved() or (isinstance(packed, Pieces) and packed.stepped)) and not save.unchecked
     cause: Cause = "write"
     if save.uncredited() or (gone and value is None):
-        cause, changed = "unknown", True
+        cause, changed = "left" if _since_left(save) else "unknown", True
     elif save.print is not None and save.print != escapes.fingerprint(handle if value is None else value):
-        cause, changed = "foreign", True
+        cause, changed = "left" if _since_left(save) and save.escape is None else "foreign", True
     if not (changed or moved or save.swaps):
         return handle
     slot, read = None, True
@@ -107,6 +107,11 @@ def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
     if error is not None:
         raise error
     return handle if value is None or not changed else value
+
+
+def _since_left(save: Save) -> bool:
+    """Whether it stood as it was when its scope was left: whatever changed it came after that."""
+    return save.scope.left is not None and save.print is not None and save.print != escapes.CHANGED
 
 
 def _as_pytorch(save: Save) -> torch.Tensor:

@@ -38,8 +38,6 @@ _STRIDED = torch.strided
 _storage_of = torch._C.TensorBase.untyped_storage
 
 
-_CHANGED = -1  # the fingerprint of no memory
-
 Token = list[tuple[Timeline, Write, list[int]]]
 
 
@@ -285,6 +283,20 @@ class Ledger:
         timeline.undo.retick(write.tick, now)
         write.tick = now
 
+    def steps_ahead(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The version counters of these are about to step once for each, and nothing is written: `ctx.mark_dirty`."""
+        self.settle()
+        for t in tensors:
+            found = self._timeline_of(t)
+            if found is None:
+                continue
+            with self.lock:
+                found[0].settle()
+                for counter in found[0].counters:
+                    if counter.carried_by(t):
+                        counter.credited += 1
+                        counter.seen = max(counter.seen, t._version) + 1
+
     def rewound(self, t: torch.Tensor, steps: int) -> None:
         """The version counter of `t` was put back by so many steps."""
         found = self._timeline_of(t) if steps else None
@@ -317,7 +329,7 @@ class Ledger:
     def _leave_counter(self, save: Save) -> None:
         """From now on only its bytes tell whether its memory changed unseen: its counter steps for other memory."""
         if save.uncredited():
-            save.print = _CHANGED
+            save.print = escapes.CHANGED
         elif save.print is None:
             value = self.value(save)
             save.print = escapes.fingerprint(save.handle if value is None else value)
@@ -338,12 +350,17 @@ class Ledger:
                 value = self.value(save)
                 save.print = escapes.fingerprint(save.handle if value is None else value)
 
-    def seal(self, scope: Scope) -> None:
+    def seal(self, scope: Scope, raw: Raw) -> None:
         """The taps are going away: from now on, only fingerprints can tell a Write that bumps no counter."""
+        scope.left = raw
         self.settle()
         for timeline in list(self.timelines.values()):
             for save in timeline.saves():
-                if save.scope is scope and save.print is None:
+                if save.scope is not scope:
+                    continue
+                if save.uncredited():
+                    save.print = escapes.CHANGED  # before this line
+                elif save.print is None:
                     value = self.value(save)
                     save.print = escapes.fingerprint(save.handle if value is None else value)
 

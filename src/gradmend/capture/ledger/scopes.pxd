@@ -1,3 +1,3 @@
 cdef class Scope:
-    cdef public object policy, tell, budget, healed, spared, again, refused
+    cdef public object policy, tell, budget, healed, spared, again, refused, left
     cdef public bint paranoid, plain

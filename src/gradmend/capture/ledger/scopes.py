@@ -52,6 +52,9 @@ class Scope:
         self.paranoid = paranoid
         # Graphs are kept, and this is told of each line that goes through one again; None: PyTorch frees them.
         self.again = again
+        self.left: Raw | None = (
+            None  # where it was left: its Saves may live on, and no tap sees what is written then
+        )
         self.refused = refused  # told of a call that PyTorch refuses, and that was made by other words
 
     @property

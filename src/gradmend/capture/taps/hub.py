@@ -11,7 +11,7 @@ from gradmend.capture.edits import live_edits
 from gradmend.capture.edits.live_edits import Watched
 from gradmend.capture.ledger.ledger import Ledger, Token
 from gradmend.capture.memory.layouts import PLAIN, layout_at
-from gradmend.capture.taps import elements
+from gradmend.capture.taps import elements, refused
 
 try:
     import cython
@@ -151,12 +151,15 @@ def carry(
     kwargs: Mapping[str, Any] = _NONE,
 ) -> Any:
     """The write itself, and then what is to be entered of it, also when it raised."""
-    if pending is None:
-        return original(*args, **kwargs)
     try:
         return original(*args, **kwargs)
+    except RuntimeError as error:
+        if not refused.renewed(error, args):
+            raise
+        return original(*args, **kwargs)
     finally:
-        after(pending)
+        if pending is not None:
+            after(pending)
 
 
 def _after(pending: Pending) -> None:
@@ -203,6 +206,10 @@ def heard_item(
         return call(*args, **(kwargs or {}))  # PyTorch will say what is wrong with it
     begun = begin_item(args[0], args[1])
     try:
+        return call(*args)
+    except RuntimeError as error:
+        if not refused.renewed(error, args):
+            raise
         return call(*args)
     finally:
         end_item(begun)

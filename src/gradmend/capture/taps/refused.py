@@ -1,6 +1,8 @@
 """Calls that PyTorch refuses in forward although they have one plain meaning. Under heal() they are made by other words.
 
 - `torch.mul(a, b, out=buffer)` where a gradient is wanted: `buffer.copy_(torch.mul(a, b))`.
+- `row.add_(x)`, where `row` is a view made before its base required grad: PyTorch takes it for a leaf until somebody looks at its
+  `grad_fn`. So does `b[i]`, made in time, and nothing is told.
 - `view.detach_()`: from here on the name is what `view.detach()` returns.
 """
 
@@ -17,6 +19,7 @@ from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import Raw, raw_here
 
 _OUT = "arguments don't support automatic differentiation"
+_LEAF = "a leaf Variable that requires grad is being used in an in-place operation"
 _VIEW = "Can't detach views in-place"
 
 
@@ -51,6 +54,14 @@ def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[st
         buffer.copy_(result)
     tell(error, raw_here())
     return out if isinstance(made, torch.Tensor) else type(made)(buffers)  # by the names of its results
+
+
+def renewed(error: RuntimeError, args: Sequence[Any]) -> bool:
+    """Whether the write that raised this may be made now: the view has its history, and nothing was written yet."""
+    t = next((a for a in args if isinstance(a, torch.Tensor)), None)  # an overload comes before it
+    if t is None or _to_tell(error, _LEAF) is None:
+        return False
+    return t._is_view() and t.grad_fn is not None  # to ask is to renew
 
 
 def detached(error: RuntimeError, view: torch.Tensor) -> torch.Tensor | None:

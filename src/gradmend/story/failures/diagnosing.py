@@ -45,16 +45,16 @@ def diagnose(
         if not roots and not history and not _in_backward(where):
             return _freed_access(where)
         return second_backward.diagnose(where, roots=roots, history=history, creation_site=creation_site)
-    return from_message(text, where) or sparse.tell(exc, where, sure=False)
+    return from_message(text, where, exc) or sparse.tell(exc, where, sure=False)
 
 
-def from_message(text: str, where: Site) -> Conflict | None:
+def from_message(text: str, where: Site, error: BaseException | None = None) -> Conflict | None:
     """The causes that the message and the line settle between them."""
     for cause in CAUSES:
         match = cause.pattern.search(text)
         if match is None:
             continue
-        scene = Scene(where)
+        scene = Scene(where, error)
         told = cause.tell(match, scene)
         frame = scene.frame
         return Conflict(

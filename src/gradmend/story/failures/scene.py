@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
+from typing import Any
 
 from gradmend.model import Frame, Site
 from gradmend.story.names import op_name, written_name
@@ -55,6 +56,7 @@ class Scene:
     """The innermost line of the user's that raised, read from its source where there is any."""
 
     site: Site
+    error: BaseException | None = None
     frame: Frame | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +89,23 @@ class Scene:
 
     def named(self, otherwise: str) -> str:
         return f"`{self.written}`" if self.written else otherwise
+
+    @cached_property
+    def is_late_view(self) -> bool:
+        """Whether the written name is a view whose base requires grad as the result of an op, as the raising frame has it."""
+        import torch
+
+        found: Any = None
+        tb = self.error.__traceback__ if self.error is not None else None
+        while tb is not None:
+            code = tb.tb_frame.f_code
+            if self.frame is not None and (code.co_qualname, tb.tb_lineno) == (
+                self.frame.function,
+                self.frame.line,
+            ):
+                found = tb.tb_frame.f_locals.get(self.written or "")
+            tb = tb.tb_next
+        return isinstance(found, torch.Tensor) and found._base is not None and not found._base.is_leaf
 
     def mentions(self, attribute: str) -> bool:
         """Whether the statement reads this attribute, as an update reads `.grad`."""

@@ -14,6 +14,17 @@ _OUT_OF_PLACE = "write out of place instead"
 def _leaf(match: re.Match[str], scene: Scene) -> Told:
     view = bool(match["view"])
     what = scene.named("the written tensor")
+    if scene.is_late_view:
+        return Told(
+            f"{what} is a view, made before the tensor that it is cut from required grad, and this line writes to it",
+            (
+                "PyTorch gives such a view its history when its `grad_fn` is looked at, and until then takes it for a leaf",
+            ),
+            (
+                "take the view where it is written, `rows[i].add_(x)`, in place of a list of views made before",
+                "gradmend.heal() runs it as it is",
+            ),
+        )
     message = f"{what} is {'a view of ' if view else ''}a leaf that requires grad, and this line writes to it in grad mode"
     notes = (
         "a leaf is where backward puts a gradient: written in grad mode it would be the result of an op, "
@@ -230,6 +241,8 @@ _SEVERAL = {
 
 
 def _maker(node: str) -> str:
+    if not node:
+        return "one of several views that one call returned"
     name = bare(node)
     if name in _SEVERAL:
         return f"one of the views that {_SEVERAL[name]} returned"
@@ -263,6 +276,12 @@ CAUSES: tuple[Cause, ...] = (
     ),
     cause(
         "GM122", _VIEW + r"\. This view is the output of a function that returns multiple views", _multi_view
+    ),
+    cause(  # PyTorch speaks of no_grad where the base did not require grad yet
+        "GM122",
+        r"view was created in no_grad mode and is being modified inplace.{0,40}"
+        r"(?P<maker>)This view is the output of a function that returns multiple views",
+        _multi_view,
     ),
     cause(
         "GM122",
