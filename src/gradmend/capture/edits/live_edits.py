@@ -25,6 +25,7 @@ from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write, next_number
 from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.unseen import hidden
 
 _storage_of = _Base.untyped_storage
 _detach = _Base.detach
@@ -120,7 +121,11 @@ def _key(node: Any, t: torch.Tensor) -> Key:
 
 def alias_by_leaf(t: torch.Tensor) -> None:
     """The memory of `t` comes under a leaf: writes to that one, which are nobody's business as a rule, are writes to `t`."""
-    if not t.is_leaf:
+    try:
+        leaf = t.is_leaf
+    except RuntimeError:
+        return  # a view made under no_grad whose base was written since: PyTorch refuses to say more of it
+    if not leaf:
         alias(t)
         state.leaves = True
 
@@ -143,7 +148,7 @@ def alias(t: torch.Tensor) -> None:
             weakref.ref(owner),
             weakref.ref(_anchor(node)),
             _key(node, owner),
-            layout_of(physical(_detach(owner))),
+            layout_of(owner),
         )
     except (RuntimeError, AttributeError, ValueError):
         pass  # no memory of its own: sparse, wrapped, a lazy module's parameter
@@ -268,7 +273,7 @@ def after(watched: list[Watched]) -> None:
                 state.leaf_writes.append((owner, written))
                 continue
             anchor, key = _anchor(node), _key(node, owner)
-            layout = layout_of(physical(_detach(owner)))
+            layout = layout_of(owner)
         edit = Edit(key, layout, region, changed, one.scope, written)
         edit.shift, edit.still = one.shift, one.still
         if one.old.shape == one.region.shape and one.old.nbytes <= _MOST_COPIED:
@@ -284,6 +289,7 @@ def _enter(anchor: _Anchor, edit: Edit) -> None:
         live()
 
 
+@hidden
 def handed_out(t: torch.Tensor, raw: Raw) -> None:
     """`t.numpy()` of a tensor that shares memory with one inside a graph: writes to it leave no trace."""
 
@@ -312,6 +318,7 @@ def _settle(targets: Sequence[torch.Tensor]) -> None:
     state.handed = [ref for ref in state.handed if (h := ref()) is not None and h.storage not in keys]
 
 
+@hidden
 def unseen() -> list[Edit]:
     """The edits that nobody saw being made, by comparing handed-out memory with what it held."""
     found = []
@@ -329,6 +336,7 @@ def unseen() -> list[Edit]:
     return found
 
 
+@hidden
 def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
     """`t.data = new`: afterwards `t` is other memory with the same history."""
     if not state.on or t.is_leaf:
@@ -340,6 +348,7 @@ def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
     return [Watched(t, None, t, _detach(t), op, raw_here(), scope)]
 
 
+@hidden
 def swapped(watched: list[Watched]) -> None:
     for one in watched:
         t = one.region

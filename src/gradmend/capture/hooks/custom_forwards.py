@@ -13,7 +13,7 @@ from gradmend.capture.edits.live_edits import live, owner_of, state
 from gradmend.capture.graph import nodes
 from gradmend.capture.ledger.entries import Write
 from gradmend.capture.ledger.version_steps import Steps
-from gradmend.capture.memory.layouts import layout_of, physical
+from gradmend.capture.memory.layouts import layout_of
 
 _detach = _Base.detach
 
@@ -47,7 +47,7 @@ class Inside:
             if writes:
                 found = found or writes[0]
             elif self.steps.unseen(i) and not t.is_leaf:
-                found = found or Write(0, "", (), layout_of(physical(_detach(t))))
+                found = found or Write(0, "", (), layout_of(t))
         return found
 
 

@@ -8,6 +8,7 @@ import torch
 
 from gradmend.capture.memory.layouts import has_values, physical
 from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.unseen import hidden
 
 _MARK = "_gradmend_escape"
 CHANGED = -1  # the fingerprint of no memory
@@ -36,6 +37,7 @@ def of(storage: torch.UntypedStorage) -> Raw | None:
     return site
 
 
+@hidden
 def fingerprint(t: torch.Tensor) -> int:
     """A hash of the tensor's bytes that sees permutations and balanced changes."""
     import xxhash

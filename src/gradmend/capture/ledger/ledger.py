@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gradmend.capture import edge
 from gradmend.capture.ledger import escapes
@@ -24,6 +23,7 @@ from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of
 from gradmend.capture.memory.undo import Elements
 from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.unseen import hidden, seen, unseen
 from gradmend.errors import BudgetError
 
 try:
@@ -43,6 +43,8 @@ Token = list[tuple[Timeline, Write, list[int]]]
 
 def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
     """From where to where it lies in memory; nowhere for meta and fake tensors and wrappers of others."""
+    if storage.device.type == "meta":
+        return 0, 0
     try:
         lo = storage.data_ptr()
     except RuntimeError:
@@ -55,10 +57,7 @@ def _is_hollow(t: torch.Tensor, storage: torch.UntypedStorage) -> bool:
     return storage.device.type != "meta" and storage.nbytes() > 0 and storage.data_ptr() == 0
 
 
-def _unseen(t: torch.Tensor) -> torch.Tensor:
-    """Detached while no mode looks: what we do is no op of the program's."""
-    with _disable_current_modes():
-        return _detach(t)
+_detach_unseen = hidden(_detach)
 
 
 @cython.no_gc
@@ -82,7 +81,7 @@ class Ledger:
     # ------------------------------------------------------------------ Saves
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Save] = Save) -> Save:
-        handle = _unseen(t) if _modes() else _detach(t)
+        handle = _detach_unseen(t) if _modes() else _detach(t)
         save = kind(handle, t._version, next(self._clock), raw, scope)
         save.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
         save.original = _ref(t)
@@ -320,7 +319,7 @@ class Ledger:
             self._leave_counter(save)
 
         def done() -> None:
-            new = _detach(t)
+            new = _detach_unseen(t)
             for save in mine:
                 save.swaps = (*save.swaps, (write, new))
 
@@ -374,7 +373,11 @@ class Ledger:
         handle = save.handle
         if save.untouched():
             return handle
-        value = judge(self, save, packed)
+        if _modes() and seen():
+            with unseen():
+                value = judge(self, save, packed)
+        else:
+            value = judge(self, save, packed)
         return value if has_values(handle) else handle  # a dry run has no old values, and needs none
 
     def value(self, save: Save, tick: int | None = None) -> torch.Tensor | None:

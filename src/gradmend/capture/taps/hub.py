@@ -12,6 +12,7 @@ from gradmend.capture.edits.live_edits import Watched
 from gradmend.capture.ledger.ledger import Ledger, Token
 from gradmend.capture.memory.layouts import PLAIN, layout_at
 from gradmend.capture.taps import elements, refused
+from gradmend.capture.unseen import seen, unseen
 
 try:
     import cython
@@ -31,6 +32,7 @@ compiling = torch.compiler.is_compiling
 _storage_of = torch._C.TensorBase.untyped_storage
 _view_of = torch._C.TensorBase.__getitem__
 _detach = torch._C.TensorBase.detach
+_modes = torch._C._len_torch_dispatch_stack
 
 # Neither a subclass nor a mode, whose __torch_function__ is called for whatever is done to a tensor, shall see us look.
 overridden = torch._C._has_torch_function
@@ -92,8 +94,18 @@ def before(
 ) -> Pending | None:
     if overridden(targets):
         with unheard():
-            return _before(op, targets, args, kwargs, how)
+            return _out_of_sight(_before, op, targets, args, kwargs, how)
+    if _modes():
+        return _out_of_sight(_before, op, targets, args, kwargs, how)
     return _before(op, targets, args, kwargs, how)
+
+
+def _out_of_sight(work: Callable[..., Any], *args: Any) -> Any:
+    """Work of ours while a mode or a subclass of the program's may look."""
+    if seen():
+        with unseen():
+            return work(*args)
+    return work(*args)
 
 
 def _before(
@@ -140,7 +152,9 @@ def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
 def after(pending: Pending) -> None:
     if overridden(pending.targets):
         with unheard():
-            return _after(pending)
+            return _out_of_sight(_after, pending)
+    if _modes():
+        return _out_of_sight(_after, pending)
     return _after(pending)
 
 
@@ -221,6 +235,10 @@ _Item = tuple[torch.Tensor, Any, bool, Token | None, list[Watched] | None]
 
 def begin_item(t: torch.Tensor, key: Any) -> _Item:
     """A slice is a region, a mask or an index a set of elements."""
+    return _out_of_sight(_begin_item, t, key) if _modes() else _begin_item(t, key)
+
+
+def _begin_item(t: torch.Tensor, key: Any) -> _Item:
     token: Token | None = None
     basic = elements.is_basic(key)
     if "saves" in awake:
@@ -232,6 +250,13 @@ def begin_item(t: torch.Tensor, key: Any) -> _Item:
 
 
 def end_item(begun: _Item) -> None:
+    if _modes():
+        _out_of_sight(_end_item, begun)
+    else:
+        _end_item(begun)
+
+
+def _end_item(begun: _Item) -> None:
     t, key, basic, token, edited = begun
     if edited is not None:
         live_edits.after(edited)

@@ -39,6 +39,8 @@ def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[st
     buffers = [out] if isinstance(out, torch.Tensor) else list(out)
     if any(b.is_leaf and b.requires_grad for b in buffers):
         return None  # a leaf written in grad mode: two meanings
+    if any(b.is_inference() for b in buffers):
+        return None  # nothing may write to it
     made = call(*args, **{k: v for k, v in kwargs.items() if k != "out"})
     results = [made] if isinstance(made, torch.Tensor) else list(made)
     pairs = list(zip(buffers, results, strict=True))

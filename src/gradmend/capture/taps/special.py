@@ -14,6 +14,7 @@ from gradmend.capture.ledger import escapes
 from gradmend.capture.sites import _TORCH, raw_here
 from gradmend.capture.taps import hub, refused, wrappers
 from gradmend.capture.taps.wrappers import Func, dress, gather, overridden, public
+from gradmend.capture.unseen import hidden
 from gradmend.folder import OURS
 
 OWN_METHODS = frozenset({"set_", "detach_"})
@@ -196,6 +197,9 @@ def _from_inside() -> bool:
     return sys._getframe(2).f_code.co_filename.startswith((_TORCH, OURS))
 
 
+_escaped = hidden(hub.LEDGER.escaped)
+
+
 def _escaping(original: Func, how: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         told = not hub.compiling() and overridden(self)
@@ -203,7 +207,7 @@ def _escaping(original: Func, how: str) -> Func:
         # `numpy()` of another dtype or device, or with force=True, may be a copy: one mark too many is harmless.
         if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_inside():
             try:
-                hub.LEDGER.escaped(self, how)
+                _escaped(self, how)
                 if "numpy" in how or "dlpack" in how:
                     live_edits.handed_out(self, raw_here())
             except RuntimeError:
@@ -224,7 +228,7 @@ def _born(original: Func, how: str) -> Func:
                 if args and isinstance(
                     args[0], torch.Tensor
                 ):  # from_dlpack(y.detach()): two storages over one memory
-                    hub.LEDGER.escaped(args[0], how)
+                    _escaped(args[0], how)
                     live_edits.handed_out(args[0], raw_here())
             except RuntimeError:
                 pass

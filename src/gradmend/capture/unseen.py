@@ -1,0 +1,34 @@
+"""What we do to tensors is no op of the program's: its dispatch modes (a FLOP counter, a checkpoint's policy) shall not see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+_Func = TypeVar("_Func", bound=Callable[..., Any])
+_modes = torch._C._len_torch_dispatch_stack
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+unseen = _disable_current_modes
+
+
+def seen() -> bool:
+    """Whether a mode looks on. That of fake tensors must: they have no memory, and what we make of them neither."""
+    return _modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is None
+
+
+def hidden(function: _Func) -> _Func:
+    """The function, with no mode looking on."""
+
+    @wraps(function)
+    def out_of_sight(*args: Any, **kwargs: Any) -> Any:
+        if _modes() and seen():
+            with unseen():
+                return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return out_of_sight  # type: ignore[return-value]
