@@ -6,6 +6,7 @@ Rows with an empty edit are programs in which the line's obvious edit is wrong; 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,21 @@ def applied(text: str, edit: str) -> str:
     return "\n".join(lines)
 
 
+_programs: list[dict[str, Any]] = []
+
+
+@pytest.fixture(autouse=True)
+def programs_end() -> Iterator[None]:
+    """torch.jit remembers what it scripted, and with it a program's names: a graph of it would live on."""
+    yield
+    while _programs:
+        _programs.pop().clear()
+
+
 def ran(file: Path, text: str) -> dict[str, Any]:
     file.write_text(text)
     names: dict[str, Any] = {"__name__": "__main__"}
+    _programs.append(names)
     exec(compile(text, str(file), "exec"), names)
     return names
 
