@@ -45,6 +45,14 @@ def gradients(stack: int, pure: str, policy: str, size: int, *names: str) -> dic
     return {name: float(value) for name, value in map(str.split, done.stdout.splitlines())}
 
 
+def plain_can(name: str) -> bool:
+    """Whether such a graph can be freed at all: since Python 3.12, nested objects take more of the stack."""
+    try:
+        return gradients(SMALL, "0", "plain", 16_000, name) == {name: 1.0}
+    except AssertionError:
+        return False
+
+
 @pytest.mark.parametrize(
     ("policy", "pure"),
     [
@@ -57,8 +65,12 @@ def gradients(stack: int, pure: str, policy: str, size: int, *names: str) -> dic
     ],
 )
 def test_every_shape(policy: str, pure: str) -> None:
-    names = set(PROGRAMS) - (REFUSED if policy == "install" else set())
-    assert gradients(SMALL, pure, policy, 16_000) == dict.fromkeys(names, 1.0)
+    names = set(PROGRAMS)
+    if (
+        policy == "install"
+    ):  # it leaves a graph as it is: no deeper than plain PyTorch goes, here with custom functions
+        names -= REFUSED | (set() if plain_can("functions") else {"functions"})
+    assert gradients(SMALL, pure, policy, 16_000, *sorted(names)) == dict.fromkeys(names, 1.0)
 
 
 def test_a_long_chain_on_the_usual_stack() -> None:

@@ -5,12 +5,13 @@ PyTorch frees a graph in a loop, however deep it is. A node that was once asked 
 50,000 of them ends the process (seen on 2.13 and 2.15). So nothing that happens at every op asks for a node, and
 whoever asks does it here.
 
-Of a graph that is walked, every few nodes hold those below them by a tuple in their metadata too. PyTorch lets go of a
-node's edges before its metadata, so it is the tuple that goes last, and CPython frees nested tuples piece by piece.
+Of a graph that is walked, every few nodes hold those below them in their metadata too. PyTorch lets go of a node's edges
+before its metadata, so it is the metadata that goes last, and what it holds is let go of in a loop.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -18,9 +19,7 @@ import torch
 _current = torch._C._current_autograd_node
 _KEY = "gradmend.below"
 _MOST = 1000  # nodes that were asked for singly and live: freed by recursion, they take some 200 KB of stack
-# One node in so many holds those below it. Measured on Python 3.11 only; 3.13 may recurse deeper before it frees nested
-# tuples piece by piece, so this is denser than 3.11 needs.
-_SPREAD = 4
+_SPREAD = 16  # one node in so many holds those below it
 
 
 class _Mark:
@@ -34,6 +33,38 @@ class _Mark:
 
     def __del__(self) -> None:
         _Mark.living -= 1
+
+
+class _Letting(threading.local):
+    """What this thread has to let go of. CPython would do that for nested tuples, since 3.12 at thousands of levels only."""
+
+    def __init__(self) -> None:
+        self.waiting: list[object] = []
+        self.busy = False
+
+
+_letting = _Letting()
+
+
+class _Below:
+    """The edges of a node. When it goes, what they lead to goes after it and not inside of it."""
+
+    __slots__ = ("edges",)
+
+    def __init__(self, edges: tuple[tuple[Any, int], ...]) -> None:
+        self.edges = edges
+
+    def __del__(self, letting: _Letting = _letting) -> None:
+        letting.waiting.append(self.edges)
+        del self.edges
+        if letting.busy:
+            return
+        letting.busy = True
+        try:
+            while letting.waiting:
+                letting.waiting.pop()
+        finally:
+            letting.busy = False
 
 
 def current() -> Any:
@@ -56,7 +87,7 @@ def edges(node: Any) -> tuple[tuple[Any, int], ...]:
     """The `next_functions` of a node that is met on a walk through its graph."""
     found: tuple[tuple[Any, int], ...] = node.next_functions
     if found and _holds(node):
-        node.metadata[_KEY] = found
+        node.metadata[_KEY] = _Below(found)
     return found
 
 
@@ -67,13 +98,14 @@ def _holds(node: Any) -> bool:
 
 def _tie_all(node: Any) -> None:
     """Walk down to where a walk has been before."""
-    node.metadata[_KEY] = node.next_functions
-    todo = [n for n, _ in node.metadata[_KEY]]
+    below = node.next_functions
+    node.metadata[_KEY] = _Below(below)
+    todo = [n for n, _ in below]
     seen = set()  # holds the nodes, so that their identity stays
     while todo:
         one = todo.pop()
         if one is None or one in seen:
             continue
         seen.add(one)
-        if not (_holds(one) and type(one.metadata.get(_KEY)) is tuple):
+        if not (_holds(one) and type(one.metadata.get(_KEY)) is _Below):
             todo += [n for n, _ in edges(one)]
