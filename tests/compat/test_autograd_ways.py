@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TOOL = Path(__file__).parents[2] / "tools" / "autograd_ways.py"
 STAND_IN = """
 import unittest
@@ -41,6 +43,7 @@ def ran(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(TOOL), *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_what_ends_otherwise_is_named_with_why(tmp_path: Path) -> None:
     file = tmp_path / "test_autograd.py"
     file.write_text(STAND_IN)

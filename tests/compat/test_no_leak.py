@@ -23,7 +23,7 @@ def _sizes():
     timelines = list(LEDGER.timelines.values())
     return {
         "timelines": len(timelines),
-        "live": sum(len(t.live) for t in timelines),
+        "live": sum(t.lives() for t in timelines),
         "writes": sum(len(t.log) for t in timelines),
         "dead": len(LEDGER.dead),
         "bytes": LEDGER.kept_bytes(),

@@ -72,13 +72,14 @@ def told(folder: Path, name: str, ranks: int) -> list[dict[str, str]]:
     return [json.loads(p.read_text()) for p in found]
 
 
-@pytest.mark.parametrize("name", ["two", "four"])
+@pytest.mark.parametrize("name", ["two", pytest.param("four", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("check", CHECKS)
 def test_ranks_do_what_one_process_does(folder: Path, name: str, check: str) -> None:
     for rank, said in enumerate(told(folder, name, RUNS[name][0])):
         assert said[check] == "ok", f"rank {rank}: {said[check]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ranks", "saved"), [("four", 4, "by-2"), ("again", 2, "by-4"), ("one", 1, "by-4")]
 )
@@ -87,6 +88,7 @@ def test_other_numbers_of_ranks_load_a_checkpoint(folder: Path, name: str, ranks
         assert said[f"load:{saved}"] == "ok", f"rank {rank}: {said[f'load:{saved}']}"
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_leaves_a_checkpoint_that_loads(folder: Path) -> None:
     assert run(folder, "two").returncode != 0
     assert [p.name for p in (folder / "killed").glob("*") if not p.name.endswith(".partial")] == [

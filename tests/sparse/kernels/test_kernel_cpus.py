@@ -76,6 +76,7 @@ def runs_here(cpu: str) -> bool:
     return all(has.get(word[1:], False) for word in CPUS[cpu][1].split(","))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cpu", "runs"), [("AVX2", "(48, 0, -8)"), ("none", "(32, 16, 15)")])
 def test_products_equal_dense_whatever_the_width(cpu: str, runs: str, tmp_path: Path) -> None:
     if not gate.available() or not runs_here(cpu):

@@ -105,6 +105,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", ["AVX2", "none"])
 def test_kernels_equal_torchs_ops_on_other_cpus(cpu: str, tmp_path: Path) -> None:
     if not gate.available() or not runs_here(cpu):

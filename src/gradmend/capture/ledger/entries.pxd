@@ -35,14 +35,12 @@ cdef class Counter:
 cdef class Roll:
     cdef dict _refs
     cpdef list living(self)
-    cpdef list unsettled(self)
     cpdef add(self, Save save)
     cpdef drop(self, Save save)
 
 cdef class Timeline:
     cdef readonly object ledger, key
-    cdef readonly Roll live
-    cdef readonly bint settled
+    cdef readonly Roll live, entered
     cdef readonly LayoutIndex index
     cdef readonly UndoLog undo
     cdef public list counters, log, gone
@@ -50,6 +48,7 @@ cdef class Timeline:
     cpdef enter(self, Save save)
     @cython.locals(save=Save)
     cpdef settle(self)
+    cpdef Py_ssize_t lives(self)
     @cython.locals(counter=Counter)
     cpdef Counter _counter_of(self, Save save)
     cpdef Record exact(self, Save save)

@@ -179,18 +179,6 @@ class Roll:
     def living(self) -> list[Save]:
         return [save for ref in list(self._refs.values()) if (save := ref()) is not None]
 
-    def unsettled(self) -> list[Save]:
-        """The last ones, down to one that has a layout; the oldest first."""
-        found: list[Save] = []
-        for ref in reversed(list(self._refs.values())):
-            save = ref()
-            if save is not None:
-                if save.layout is not None:
-                    break
-                found.append(save)
-        found.reverse()
-        return found
-
     def add(self, save: Save) -> None:
         """Put a Save at its end, and take it off the roll where it was."""
         if save.roll is not None:
@@ -222,14 +210,14 @@ class Timeline:
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
     __slots__ = (
-        "counters", "deaths", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "settled", "undo",
+        "counters", "deaths", "entered", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "undo",
     )  # fmt: skip
 
     def __init__(self, key: int, ledger: Ledger) -> None:
         self.key = key
         self.ledger = ledger
         self.live = Roll()
-        self.settled = True  # else some are not indexed yet: most storages are never written
+        self.entered = Roll()  # those that no Write has followed: they are not indexed, and most never are
         self.index = _NO_INDEX
         self.counters: list[Counter] = []
         self.undo: UndoLog = _NO_UNDO
@@ -241,8 +229,7 @@ class Timeline:
 
     def enter(self, save: Save) -> None:
         save.timeline = self
-        self.live.add(save)
-        self.settled = False
+        self.entered.add(save)
         if save.tick > self.newest:
             self.newest = save.tick
 
@@ -252,13 +239,13 @@ class Timeline:
             self.index, self.undo = LayoutIndex(), UndoLog()
         while self.gone:
             self.index.remove(self.gone.pop())
-        if self.settled:
+        if not len(self.entered):
             return
-        for save in self.live.unsettled():
+        for save in self.entered.living():
             save.layout = layout_of(save.handle)
             self.index.add(save.layout)
             save.settle(self._counter_of(save))
-        self.settled = True
+            self.live.add(save)
 
     def _counter_of(self, save: Save) -> Counter:
         base = None if save.original is None else save.original()
@@ -280,7 +267,11 @@ class Timeline:
         return counter
 
     def saves(self) -> list[Save]:
-        return self.live.living()
+        return self.live.living() + self.entered.living()
+
+    def lives(self) -> int:
+        """How many of its Saves live."""
+        return len(self.live) + len(self.entered)
 
     def exact(self, save: Save) -> Record | None:
         """The one Record that holds the whole saved value, where that is so plain that a look tells."""
@@ -311,7 +302,7 @@ class Timeline:
         dead.append((self, layout))
         # A storage that was written has memory waiting to be freed; else the next Write tidies up.
         waiting = len(dead)
-        hurry = len(self.counters) > 0 and (waiting > _MOST_WAITING or waiting >= len(self.live))
+        hurry = len(self.counters) > 0 and (waiting > _MOST_WAITING or waiting >= self.lives())
         if hurry or waiting > _MOST_DEAD:
             self.ledger.bury()
 
@@ -320,7 +311,7 @@ class Timeline:
         if layout is not None:
             self.gone.append(layout)
         self.deaths += 1
-        living = len(self.live)
+        living = self.lives()
         if living and self.deaths > 16 + 2 * living and self.undo.large():
             self.tidy()
 

@@ -135,7 +135,7 @@ class Ledger:
             while self.dead:
                 timeline, layout = self.dead.pop()
                 timeline.forget(layout)
-                if not len(timeline.live) and self.timelines.get(timeline.key) is timeline:
+                if not timeline.lives() and self.timelines.get(timeline.key) is timeline:
                     del self.timelines[timeline.key]
             if not self.timelines and not len(self.fresh):
                 self._doze()
@@ -264,15 +264,15 @@ class Ledger:
                 for counter, version in zip(timeline.counters, before, strict=False):
                     if counter.credit(version):
                         write.moved = True
-                if not timeline.settled:
+                if len(timeline.entered):
                     self._reorder(timeline, write)
                 timeline.wrote(write)
-                if not len(timeline.live):
+                if not timeline.lives():
                     self.timelines.pop(timeline.key, None)
 
     def _reorder(self, timeline: Timeline, write: Write) -> None:
         """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write."""
-        born = [e for e in timeline.live.unsettled() if e.tick > write.tick and e.moved()]
+        born = [e for e in timeline.entered.living() if e.tick > write.tick and e.moved()]
         if not born:
             return
         timeline.settle()
