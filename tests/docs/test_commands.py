@@ -80,7 +80,7 @@ TEXTS = [
 
 def missing(command: str) -> list[str]:
     """What of a command that a sentence names is not there: a subcommand, an option, a target, a file, a rule."""
-    program, first, *rest = re.sub(r"\[.*?\]|<.*", "", command).split()
+    program, first, *rest = re.sub(r"\[.*?\]|<.*|^python -m (?=pytest )", "", command).split()
     options = [word for word in (first, *rest) if word.startswith("--")]
     if program == "make":
         return [first] if f"\n{first}:" not in (ROOT / "Makefile").read_text() else []

@@ -301,7 +301,3 @@ _HELP = {
     "GM319": "gradmend.sparse.SparseTensor has a derivative in forward mode",
     "GM306": "write `torch.sparse.sum(A, dim)`, which has a gradient and a sparse result; gradmend.sparse.SparseTensor sums too",
 }
-
-
-def help_of(code: str) -> str:
-    return _HELP.get(code, "")

@@ -26,6 +26,7 @@ from gradmend.sparse.distributed import (
     ShardedSparseTensor,
     load_checkpoint,
     save_checkpoint,
+    sparse_hook,
     traffic,
 )
 from gradmend.sparse.dynamic import RigL
@@ -99,6 +100,7 @@ def ddp_trains_as_one_process() -> None:
     net = Net()
     alone = copy.deepcopy(net)
     ddp = DDP(net, find_unused_parameters=True)
+    ddp.register_comm_hook(None, sparse_hook)
     mine, theirs = RowAdam(ddp.parameters(), lr=0.01), RowAdam(alone.parameters(), lr=0.01)
     for step in range(10):
         mine.zero_grad()
