@@ -6,7 +6,8 @@ RULE = Rule(
     summary="A checkpointed region runs again in backward and finds other values than in forward.",
     what="""
 Finds writes between forward and backward to tensors that a `torch.utils.checkpoint` region reads: its
-arguments, closed-over buffers, parameters, running statistics.
+arguments, closed-over buffers, parameters, running statistics. A closed-over name or attribute that is bound to
+another tensor in between counts too: the region looks it up again.
 """,
     why="""
 Checkpointing keeps no activations and computes them again in backward. Whatever the region reads must still
