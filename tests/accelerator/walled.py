@@ -6,6 +6,7 @@ writes a tensor's bytes by their address, as one may on the CPU, ends the proces
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -86,7 +87,15 @@ def register() -> torch.device:
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, _module())
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        atexit.register(_settle)
     return torch.device(NAME, 0)
+
+
+def _settle() -> None:
+    """The engine's thread lets go of a graph a little after its backward has returned. If Python has begun to end by then,
+    it ends a thread that wants to drop an object of its own, and C++ calls that terminate(): so give the thread one more
+    task, which has no such objects, and wait for it."""
+    (torch.ones(1, device=torch.device(NAME, 0), requires_grad=True) * 2).sum().backward()
 
 
 def _module() -> types.ModuleType:
