@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -87,15 +88,9 @@ def register() -> torch.device:
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, _module())
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-        atexit.register(_settle)
+        # The engine's thread lets go of a graph a little after backward(): when Python is ending, that would abort it.
+        atexit.register(time.sleep, 0.1)
     return torch.device(NAME, 0)
-
-
-def _settle() -> None:
-    """The engine's thread lets go of a graph a little after its backward has returned. If Python has begun to end by then,
-    it ends a thread that wants to drop an object of its own, and C++ calls that terminate(): so give the thread one more
-    task, which has no such objects, and wait for it."""
-    (torch.ones(1, device=torch.device(NAME, 0), requires_grad=True) * 2).sum().backward()
 
 
 def _module() -> types.ModuleType:

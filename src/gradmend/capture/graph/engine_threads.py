@@ -6,7 +6,10 @@ our thread's state, but PyTorch hands it its own state of the thread that called
 
 from __future__ import annotations
 
+import atexit
+import time
 from dataclasses import dataclass
+from functools import cache
 from threading import get_ident
 from typing import Any
 
@@ -30,6 +33,7 @@ class Lender:
 def lend(scopes: list[Any]) -> None:
     """From now on, the engine's threads that work for this one know its scopes. The list stays the same for its life."""
     _stash(_KEY, Lender(get_ident(), scopes))
+    _wait_at_exit()
 
 
 def lender() -> Lender | None:
@@ -38,3 +42,16 @@ def lender() -> Lender | None:
         return None
     found: Lender = _get(_KEY)
     return None if found.thread == get_ident() else found
+
+
+@cache
+def _wait_at_exit() -> None:
+    atexit.register(_wait)
+
+
+def _wait() -> None:
+    """A device's thread lets go of a graph a little after backward() has returned, and of the Saves in it, which are Python's.
+    Python ends a thread that asks for it while the program is ending, and C++ then aborts the process: so give it time.
+    """
+    if torch.accelerator.is_available():
+        time.sleep(0.1)
