@@ -224,10 +224,8 @@ def before(
                 shift = None if still else tuple(args[0].shape)
 
             scope = scopes.current()
-            if (
-                scope is None or t.is_nested
-            ):  # rows of their own lengths: nothing to compare element by element
-                continue
+            if scope is None or t.is_nested:
+                continue  # nested: rows of their own lengths, so nothing to compare element by element
             part = _detach(t if region is None else region)
             old = _Base.clone(part)
         except (RuntimeError, AttributeError, TypeError, ValueError):

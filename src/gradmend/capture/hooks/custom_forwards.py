@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch._C import TensorBase as _Base
 
 from gradmend.capture.edits.edit import serials
 from gradmend.capture.edits.live_edits import live, owner_of, state
@@ -14,8 +13,6 @@ from gradmend.capture.graph import nodes
 from gradmend.capture.ledger.entries import Write
 from gradmend.capture.ledger.version_steps import Steps
 from gradmend.capture.memory.layouts import layout_of
-
-_detach = _Base.detach
 
 
 class Inside:

@@ -286,9 +286,8 @@ class Timeline:
             lock.release()
 
     def wrote(self, write: Write) -> None:
-        if (
-            write.tick < self.last
-        ):  # others were made inside it: by a callback, or by a mode that it was handed to
+        if write.tick < self.last:
+            # Others were made inside it: by a callback, or by a mode that it was handed to.
             self.log.insert(first_after(self.log, write.tick), write)
         else:
             self.last = write.tick

@@ -225,9 +225,8 @@ def _born(original: Func, how: str) -> Func:
                 storage = Base.untyped_storage(out)
                 if not storage.resizable():
                     escapes.note(storage, how)
-                if args and isinstance(
-                    args[0], torch.Tensor
-                ):  # from_dlpack(y.detach()): two storages over one memory
+                # from_dlpack(y.detach()): two storages over one memory.
+                if args and isinstance(args[0], torch.Tensor):
                     _escaped(args[0], how)
                     live_edits.handed_out(args[0], raw_here())
             except RuntimeError:
