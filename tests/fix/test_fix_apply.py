@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path
 
@@ -51,3 +53,42 @@ def test_unreadable_sources_are_told_in_one_line(tmp_path: Path) -> None:
     bad.write_bytes(b"x = '\xff'\n")
     with pytest.raises(UsageError, match="cannot read"):
         read(bad)
+
+
+def test_every_name_of_a_file_sees_the_change(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("1\n")
+    other.hardlink_to(one)
+    apply({str(one): read(one)}, {str(one): "2\n"})
+    assert other.read_text() == "2\n"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_second_file_that_cannot_be_written_takes_the_first_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tmp_path / "a.py", tmp_path / "b.py"
+    a.write_text("1\n")
+    b.write_text("2\n")
+    texts = {str(f): read(f) for f in (a, b)}
+    really = os.replace
+
+    def full(source: str, target: str) -> None:
+        if target == str(b):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+        really(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UsageError, match="nothing was written"):
+        apply(texts, {str(a): "3\n", str(b): "4\n"})
+    assert (a.read_text(), b.read_text()) == ("1\n", "2\n")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_that_is_read_only_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("1\n")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write all
+    with pytest.raises(UsageError, match="Permission denied"):
+        apply({str(file): read(file)}, {str(file): "2\n"})
+    assert file.read_text() == "1\n"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import errno
 import io
 import json
 import os
-import shutil
 import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from gradmend.check.files import fingerprint
 from gradmend.check.findings import Finding, printable
 from gradmend.check.formats.text import shown
 from gradmend.check.rewrite import fixed, lines_of
+from gradmend.rewriting import Changed, Rewrite
 
 _CHANGED = "it changed while it was checked; left as it is, check it again"
 
@@ -40,9 +38,10 @@ class Rewritten:
     before: bytes  # what the file held when it was looked at
 
     def write(self) -> None:
-        """All of it or nothing, to the file that a link leads to."""
         try:
-            _write(self.file, self.text.encode(self.encoding), self.before)
+            Rewrite(self.file, self.before, self.text.encode(self.encoding)).put()
+        except Changed:
+            raise Unfit(_CHANGED) from None
         except OSError as error:
             raise Unfit(f"can't write it: {error.strerror or error}") from None
 
@@ -108,30 +107,6 @@ def _compiles(text: str, file: str) -> None:
         compile(text, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         raise Unfit("a rewrite would break its syntax; left as it is") from None
-
-
-def _write(file: str, content: bytes, before: bytes) -> None:
-    file = os.path.realpath(file)
-    if not os.access(file, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
-    part = f"{file}.gradmend-{os.getpid()}"
-    try:
-        with open(part, "wb") as handle:
-            handle.write(content)
-        os.chmod(part, os.stat(file).st_mode)
-        with open(file, "rb") as handle:
-            if handle.read() != before:
-                os.remove(part)
-                raise Unfit(_CHANGED)
-        if os.stat(file).st_nlink > 1:  # its other names are to see the change too
-            shutil.copyfile(part, file)
-            os.remove(part)
-        else:
-            os.replace(part, file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.remove(part)
-        raise
 
 
 def diff(file: str, before: str, after: str) -> str:
