@@ -1,4 +1,4 @@
-"""Nested tensors: rows of their own lengths have no shape, no strides and no region."""
+"""Nested tensors of the strided layout: rows of their own lengths, one after the other in one memory."""
 
 from __future__ import annotations
 
@@ -44,15 +44,55 @@ def test_a_harmless_write_passes(context: Callable[[], Any]) -> None:
     assert grads(x) == [[8.0] * 2, [8.0] * 3]
 
 
-@pytest.mark.parametrize("context", [gradmend.watch, gradmend.heal])
-def test_a_harmful_one_stops_and_tells_the_tensor(context: Callable[[], Any]) -> None:
+def scaled(y: torch.Tensor) -> None:
+    y.mul_(0.5)
+
+
+def through_data(y: torch.Tensor) -> None:
+    y.data.mul_(0.5)
+
+
+def a_row(y: torch.Tensor) -> None:
+    with torch.no_grad():
+        y.unbind()[1].mul_(0.5)
+
+
+def through_the_values(y: torch.Tensor) -> None:
+    with torch.no_grad():
+        y.values().mul_(0.5)
+
+
+WRITES = [scaled, through_data, a_row, through_the_values]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_harmful_write_is_told_with_its_line(write: Callable[[torch.Tensor], None]) -> None:
     x = rows()
-    with context():
+    with gradmend.watch():
         y = x * 2
         z = y * y
-        y.mul_(0.5)
-        with pytest.raises(gradmend.ConflictError, match="`y`, a nested tensor, was changed in place"):
+        write(y)
+        with pytest.raises(gradmend.ConflictError) as raised:
             total(z).backward()
+    conflict = raised.value.conflict
+    assert conflict.saved.tensor.name == "y"
+    assert conflict.writes[0].site.user.function == write.__name__
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("turned", [False, True], ids=["as made", "transposed"])
+def test_a_harmful_write_is_healed(write: Callable[[torch.Tensor], None], turned: bool) -> None:
+    parts = [torch.rand(2, 3), torch.rand(4, 3)]
+    x = torch.nested.nested_tensor(parts, requires_grad=True)
+    with gradmend.heal() as session:
+        y = x * 2
+        kept = y.transpose(1, 2) if turned else y
+        z = kept * kept
+        write(y)
+        total(z.transpose(1, 2) if turned else z).backward()
+    assert session.outcome == "healed"
+    assert x.grad is not None
+    torch.testing.assert_close(list(x.grad.unbind()), [8 * part for part in parts])
 
 
 def test_a_nested_variable_is_no_hindrance_to_another_story() -> None:

@@ -119,7 +119,6 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
             backward,
             escape.user if escape else None,
             entry.scope.policy,
-            entry.handle.is_nested,
         ),
         culprits=culprits,
         saved=save,

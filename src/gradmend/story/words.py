@@ -34,15 +34,12 @@ def message(
     backward: Frame | None,
     escape: Frame | None,
     policy: str = "watch",
-    nested: bool = False,
 ) -> str:
     near = common(backward, save.site.user, write.site.user if write else None, escape)
     needs = f"{asker(backward, near)} still needs {needed(save, near)}"
     if kind == "refused-but-right":
         who = changes(write, save, near) if write else f"something wrote to {named(save.tensor.name, save)}"
         return f"PyTorch refuses this backward() although the gradient is right: {who}, but no value that backward() reads"
-    if cause == "unknown" and nested:
-        return f"{named(save.tensor.name, save)}, a nested tensor, was changed in place, but {needs}"
     if cause == "unknown":
         return f"something unseen changed {named(save.tensor.name, save)} in place, but {needs}"
     if cause == "left":
@@ -130,12 +127,7 @@ def stepper(write: Write) -> str | None:
 def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | None) -> tuple[str, ...]:
     told: list[str] = []
     first = writes[0] if writes else None
-    if finding.cause == "unknown" and finding.save.handle.is_nested:
-        told.append(
-            "the version counter of a nested tensor of the strided layout is all that Gradmend can follow: the line that wrote is not "
-            "known; of `layout=torch.jagged` it is, and heal() has the old values"
-        )
-    elif finding.cause == "unknown":
+    if finding.cause == "unknown":
         told.append(
             "the version counter of the tensor stepped, but no write went through Python: compiled or scripted code, "
             "a C++ extension, a name imported before Gradmend was armed, or backward() accumulating into a saved .grad"

@@ -51,7 +51,7 @@ def _pack(t: torch.Tensor) -> Any:
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         optimizer_steps.wake()
     raw = raw_here() if own else calls.where()
-    if type(t) in PLAIN and t.layout is _STRIDED:
+    if type(t) in PLAIN and t.layout is _STRIDED and not t.is_nested:
         return _ledger.save(t, opened[-1], raw)
     return _save(t, opened[-1], raw)
 

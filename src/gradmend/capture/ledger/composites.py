@@ -1,4 +1,4 @@
-"""A Save of a tensor that lies in the memory of others: a sparse one, or a wrapper such as DTensor.
+"""A Save of a tensor that lies in the memory of others: a sparse or nested one, or a wrapper such as DTensor.
 
 What can be overwritten are its indices and values, or the tensors that it wraps. Each of them is a Save of its own.
 """
@@ -40,7 +40,7 @@ def _wraps(t: torch.Tensor) -> bool:
 
 def has_parts(t: torch.Tensor) -> bool:
     """Whether its memory is that of other tensors."""
-    return _wraps(t) or t.layout in _PARTS
+    return _wraps(t) or t.layout in _PARTS or t.is_nested
 
 
 def parts_of(t: torch.Tensor) -> list[torch.Tensor]:
@@ -51,6 +51,8 @@ def parts_of(t: torch.Tensor) -> list[torch.Tensor]:
         if t.layout in _PARTS:
             handle = _Base.detach(t)
             return [part(handle) for part in _PARTS[t.layout]]
+        if t.is_nested:  # its rows one after the other
+            return [_Base.values(_Base.detach(t))]
     except RuntimeError:
         pass  # a fake one, or another that shows no parts: its counter is all there is to go by
     return [t]
@@ -81,6 +83,13 @@ def _made_of(like: Any, parts: Iterator[torch.Tensor | None]) -> torch.Tensor:
         return torch.sparse_compressed_tensor(
             outer, inside, values, like.shape, layout=like.layout, check_invariants=False
         )
+    if like.is_nested:
+        rows = (
+            like._nested_tensor_size(),
+            like._nested_tensor_strides(),
+            like._nested_tensor_storage_offsets(),
+        )
+        return torch._nested_view_from_buffer(given[0], *rows)
     return given[0]
 
 
