@@ -1,4 +1,4 @@
-"""The user's files, written anew: whole or not at all, only over what was read, with their mode, links and other names."""
+"""The user's files, written anew: whole or not at all, only over what was read, with their mode, owner, links and other names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rewrite:
                 out.write(content)
                 out.flush()
                 os.fsync(out.fileno())
-            shutil.copymode(self._target, self._scratch)
+            self._whole = self._alike()
             self._same()
         except BaseException:
             self.drop()
@@ -39,10 +39,10 @@ class Rewrite:
         """Raises OSError, and Changed; the file is as it was then."""
         try:
             self._same()
-            if os.stat(self._target).st_nlink > 1:  # its other names are to see the change too
-                shutil.copyfile(self._scratch, self._target)
-            else:
+            if self._whole:
                 os.replace(self._scratch, self._target)
+            else:
+                shutil.copyfile(self._scratch, self._target)
         finally:
             self.drop()
 
@@ -53,6 +53,18 @@ class Rewrite:
     def drop(self) -> None:
         with contextlib.suppress(OSError):
             os.unlink(self._scratch)
+
+    def _alike(self) -> bool:
+        """Whether the new file can take the old one's place: same mode and owner, and no other name that would keep the old."""
+        was = os.stat(self._target)
+        shutil.copymode(self._target, self._scratch)
+        now = os.stat(self._scratch)
+        if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
+            try:
+                os.chown(self._scratch, was.st_uid, was.st_gid)
+            except OSError:
+                return False
+        return was.st_nlink == 1
 
     def _same(self) -> None:
         with open(self._target, "rb") as now:

@@ -92,3 +92,21 @@ def test_a_file_that_is_read_only_stays(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="Permission denied"):
         apply({str(file): read(file)}, {str(file): "2\n"})
     assert file.read_text() == "1\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("may", [True, False], ids=["may chown", "may not"])
+def test_the_owner_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("1\n")
+    os.chown(file, 1234, 1234)
+    if not may:
+
+        def refused(*_: object) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(os, "chown", refused)
+    apply({str(file): read(file)}, {str(file): "2\n"})
+    assert file.read_text() == "2\n"
+    assert (file.stat().st_uid, file.stat().st_gid) == (1234, 1234)
+    assert len(list(tmp_path.iterdir())) == 1
