@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,10 +26,13 @@ def pytorch_says(conflict: Conflict) -> str:
     """PyTorch's own sentence for it, so that a test's `match=` and a search engine find it; nothing where it is silent."""
     if conflict.kind != "error" or conflict.saved is None:
         return ""
-    dtype, shape = conflict.saved.tensor.dtype, list(conflict.saved.tensor.shape)
+    return refusal(conflict.saved.tensor.dtype, conflict.saved.tensor.shape)
+
+
+def refusal(dtype: str, shape: Sequence[int]) -> str:
     return (
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[torch.{_TYPES.get(dtype, dtype)} {shape}]"
+        f"[torch.{_TYPES.get(dtype, dtype)} {list(shape)}]"
     )
 
 

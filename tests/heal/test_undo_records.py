@@ -165,6 +165,17 @@ def test_the_session_tells_what_was_paid() -> None:
     assert conflict.times == 1
 
 
+def test_what_heals_several_is_paid_once() -> None:
+    x = start(100)
+    with gradmend.heal() as session:
+        b = x * 1
+        loss = (b**2 + b.sin()).sum()
+        b.zero_()
+        loss.backward()
+    assert sum(c.times for c in session.conflicts) == 2
+    assert sum(c.healed_bytes for c in session.conflicts) == 100 * ITEM
+
+
 def _square(y: torch.Tensor) -> torch.Tensor:
     return y.mul_(y)
 

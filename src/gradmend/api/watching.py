@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from gradmend.api import installing
+from gradmend.api.interrupts import HeldBack
 from gradmend.capture.graph import calls
 from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import arming, retaining, saved_tensors
@@ -37,6 +38,7 @@ class Teller:
         self.session = Session()
         self.closed = False
         self._known: dict[Any, Tally] = {}
+        self._doubts: set[object] = set()
         # The same, of the commonest kinds, by the lines of Save and Write alone.
         self.healed: Tallies = {}
         self.spared: Tallies = {}
@@ -58,7 +60,7 @@ class Teller:
                 from gradmend.story.linking import link
 
                 conflict = link(finding)
-            known = self._known[key] = [len(self.session.conflicts), 1, finding.kept]
+            known = self._known[key] = [len(self.session.conflicts), 1, 0]
             self.session.conflicts.append(conflict)
             if finding.cause == "write" and first and not isinstance(save, Read):
                 if finding.harmful:
@@ -67,9 +69,11 @@ class Teller:
                     self.spared[save.raw, first.raw] = known
         else:
             known[1] += 1
+        if finding.harmful and first is not None:
             known[2] += finding.kept
-            if self.closed:
-                self.count()
+            first.kept = 0  # the next Save that it harms is healed by the same bytes
+        if known[1] > 1 and self.closed:
+            self.count()
         if not finding.harmful:
             if known[1] == 1:
                 self._warn(self.session.conflicts[known[0]])
@@ -97,6 +101,12 @@ class Teller:
         from gradmend.story.silent import link_fault, plausible
 
         if not plausible(fault):
+            return None
+        if fault.doubt:
+            if fault.key not in self._doubts:
+                self._doubts.add(fault.key)
+                conflict = link_fault(fault)
+                _warn_at(conflict.culprits[0] if conflict.culprits else None, conflict.message)
             return None
         healed = fault.healed and self.policy == "heal"
         known = self._known.get(fault.key)
@@ -179,7 +189,7 @@ class Watching(ContextDecorator):
         self._paranoid = paranoid
         self._retain = retain
         self._aloud = aloud
-        self._open: list[tuple[Scope, Teller]] = []
+        self._open: list[tuple[Scope, Teller, ExitStack]] = []
 
     def __call__(self, function: Any) -> Any:
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
@@ -207,13 +217,30 @@ class Watching(ContextDecorator):
         scope.refused = teller.refused if self._policy == "heal" else None
         if self._budget is not None:
             LEDGER.budgets = True
-        with switch.lock:
-            switch.arm()
-            saved_tensors.arm()
-            saved_tensors.open_scope(scope)
-            installing.hear_backwards()
-            arming.arm()
-        self._open.append((scope, teller))
+        way_back = ExitStack()
+        held = HeldBack()
+        try:
+            with switch.lock:
+                way_back.callback(saved_tensors.disarm)
+                saved_tensors.arm()
+                way_back.callback(switch.disarm)
+                switch.arm()
+                saved_tensors.open_scope(scope)
+                way_back.callback(installing.ignore_backwards)
+                installing.hear_backwards()
+                way_back.callback(arming.disarm)
+                arming.arm()
+            self._open.append((scope, teller, way_back))
+        except BaseException:
+            saved_tensors.close_scope(scope)
+            way_back.close()
+            held.release()
+            raise
+        try:
+            held.release()
+        except BaseException:  # an interrupt that came meanwhile: nobody will call __exit__
+            self._close()
+            raise
         return teller.session
 
     def __exit__(
@@ -225,19 +252,29 @@ class Watching(ContextDecorator):
             self._close()
 
     def _close(self) -> None:
-        scope, teller = self._open.pop()
-        teller.count()
-        teller.closed = True
-        scope.healed = scope.spared = None  # from now on each is told to the Session at once
-        saved_tensors.close_scope(scope)
-        LEDGER.seal(scope, raw_here())
-        with switch.lock:
-            arming.disarm()
-            installing.ignore_backwards()
-            if self._retain:
-                retaining.forget()
-            switch.disarm()
-            saved_tensors.disarm()
+        try:
+            held = HeldBack()
+        except BaseException:  # interrupted just now
+            self._take_off()
+            raise
+        try:
+            self._take_off()
+        finally:
+            held.release()
+
+    def _take_off(self) -> None:
+        scope, teller, way_back = self._open.pop()
+        try:
+            teller.count()
+            teller.closed = True
+            scope.healed = scope.spared = None  # from now on each is told to the Session at once
+            saved_tensors.close_scope(scope)
+            LEDGER.seal(scope, raw_here())
+        finally:
+            with switch.lock:
+                if self._retain:
+                    way_back.callback(retaining.forget)
+                way_back.close()
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

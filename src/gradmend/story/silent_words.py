@@ -55,6 +55,12 @@ def message(
     name = f"`{write.tensor.name}`" if write and write.tensor.name else "a tensor"
     made = save.site.user if save else None
     facts = fault.facts
+    if fault.rule == "GM206" and facts.get("why") == "late":
+        copy = f"{write.tensor.name if write and write.tensor.name else 'x'}.clone()"
+        return (
+            f"the forward of {fault.op} changes its input on {line}, after ctx.save_for_backward: backward is given {name} as it is "
+            f"at forward's end. If its formula needs the value from before, save a copy: ctx.save_for_backward({copy})"
+        )
     if fault.rule == "GM206":
         wrote = f"{line} writes" if write and write.site.frames else "it writes"
         return (

@@ -191,7 +191,8 @@ WITHOUT_EDIT: dict[str, str] = {
     "GM203": "call step() after the last backward() that needs these parameters",
     "GM204": "assign new data after backward()",
     "GM205": "keep it with ctx.save_for_backward, and write out of place",
-    "GM206": "work on a copy in forward, or call ctx.mark_dirty(input) and return the input",
+    "GM206": "work on a copy in forward, or call ctx.mark_dirty(input) and return the input; what backward needs from before the "
+    "write is saved as a copy, ctx.save_for_backward(x.clone())",
     "GM207": "return a new tensor from the hook instead of writing to the one it was given",
     "GM208": "write after backward(), or pass the value as an argument and bind a new tensor instead of writing the old one",
     "GM209": "run the collective on a clone, or after backward()",

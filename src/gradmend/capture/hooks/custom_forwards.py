@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -11,14 +12,19 @@ from gradmend.capture.edits.edit import serials
 from gradmend.capture.edits.live_edits import live, owner_of, state
 from gradmend.capture.graph import nodes
 from gradmend.capture.ledger.entries import Write
-from gradmend.capture.ledger.version_steps import Steps
+from gradmend.capture.ledger.version_steps import Steps, key_of
 from gradmend.capture.memory.layouts import layout_of
+from gradmend.capture.sites import raw_here
 
 
 class Inside:
     """What the forward of a custom Function wrote to its inputs."""
 
-    def __init__(self, inputs: list[torch.Tensor]) -> None:
+    def __init__(self, ctx: Any, inputs: list[torch.Tensor]) -> None:
+        self.ctx = ctx
+        self.late: Write | None = (
+            None  # to an input that save_for_backward had been given: saved is what it is at the end
+        )
         self.inputs = inputs
         self.numbers = [_numbers(t) for t in inputs]
         self.steps = Steps(inputs)
@@ -27,6 +33,12 @@ class Inside:
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         self.steps.hear(op, targets)
+        given = self.ctx.to_save if self.late is None else None
+        if given:
+            saved = {key_of(t) for t in self.inputs if any(t is s for s in given)}
+            for t in targets:
+                if key_of(t) in saved:
+                    self.late = Write(0, op, raw_here(), layout_of(t), how)
 
     def unmarked(self, dirty: Sequence[torch.Tensor]) -> Write | None:
         """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
@@ -53,8 +65,8 @@ def _numbers(t: torch.Tensor) -> set[int]:
 
 
 @contextmanager
-def inside_forward(inputs: list[torch.Tensor]) -> Iterator[Inside]:
-    seen = Inside(inputs)
+def inside_forward(ctx: Any, inputs: list[torch.Tensor]) -> Iterator[Inside]:
+    seen = Inside(ctx, inputs)
     state.inputs.append(inputs)
     try:
         yield seen

@@ -23,14 +23,14 @@ from gradmend.capture.graph import calls, nodes
 from gradmend.capture.hooks import gradients
 from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.entries import Counter, Write, next_number
+from gradmend.capture.ledger.entries import Counter, next_number
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.capture.ledger.unguarded import Kept
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 from gradmend.errors import GradmendError
 
-_KEPT, _NUMBER = "_gradmend_kept", "_gradmend_number"
+_KEPT, _NUMBER, _LATE = "_gradmend_kept", "_gradmend_number", "_gradmend_late"
 _Single: Any = _function._SingleLevelFunction
 _Backward: Any = _function.BackwardCFunction
 _Meta: Any = _function.FunctionMeta
@@ -89,7 +89,7 @@ def _forward(forward: Any, cls: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any
     if not _local.tracked or (not inputs and all(map(_answers, tensors))):
         out = forward(*args, **kwargs)
     else:
-        with inside_forward(inputs) as seen:
+        with inside_forward(ctx, inputs) as seen:
             hub.listen(seen)
             try:
                 out = forward(*args, **kwargs)
@@ -121,7 +121,21 @@ def _finish(cls: Any, ctx: Any, seen: Inside | None) -> None:
     keep(ctx, cls, scope, raw_here(), dirty, seen.inputs)
     written = seen.unmarked(dirty)
     if written is not None and scope.policy == "watch":
-        raise _unmarked(cls, written, scope, raw_here())
+        raise _told(scope, Fault("GM206", [written], made=raw_here(), op=cls.__name__))
+    if seen.late is not None:
+        fault = Fault("GM206", [seen.late], made=raw_here(), op=cls.__name__, facts={"why": "late"})
+        if written is None:  # marked: backward may want the result, and may want what was there before
+            fault.doubt = True
+            scope.tell(fault)
+        else:
+            ctx.__dict__[_LATE] = scope, fault
+            ctx.__dict__["apply"] = functools.partial(_later, weakref.ref(ctx))
+
+
+def _told(scope: Any, fault: Fault) -> BaseException:
+    error = scope.tell(fault)
+    assert isinstance(error, BaseException)
+    return error
 
 
 def keep(
@@ -178,13 +192,6 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     return ()
 
 
-def _unmarked(cls: type, written: Write, scope: Any, raw: Raw) -> BaseException:
-    fault = Fault("GM206", [written], made=raw, op=cls.__name__)
-    error = scope.tell(fault)
-    assert isinstance(error, BaseException)
-    return error
-
-
 # ----------------------------------------------------------------------- backward
 
 
@@ -207,6 +214,9 @@ def _backward_boxed(self: Any, *args: Any) -> Any:
 def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     if _compiling():
         return call(ctx, *args)
+    late = ctx.__dict__.get(_LATE)
+    if late is not None and not late[0].plain:
+        raise _told(*late)
     number = ctx.__dict__.get(_NUMBER)
     if number is not None:
         for entry in saves_of(ctx):

@@ -24,6 +24,7 @@ from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.memory.layouts import PLAIN
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps.hub import LEDGER
+from gradmend.errors import refusal
 
 _C = torch._C._autograd
 _Tensor = torch.Tensor
@@ -47,13 +48,28 @@ def _pack(t: torch.Tensor) -> Any:
     own = _scopes.scopes
     opened = own or scopes.opened()
     if not opened:
-        return t.detach()
+        return _Unwatched(t)
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         optimizer_steps.wake()
     raw = raw_here() if own else calls.where()
     if type(t) in PLAIN and t.layout is _STRIDED and not t.is_nested:
         return _ledger.save(t, opened[-1], raw)
     return _save(t, opened[-1], raw)
+
+
+class _Unwatched:
+    """Kept while our hooks are on and no scope is: below hooks PyTorch itself checks nothing."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, t: torch.Tensor) -> None:
+        self.tensor = t.detach()
+        self.version = t._version
+
+    def ask(self) -> torch.Tensor:
+        if self.tensor._version != self.version:
+            raise RuntimeError(refusal(str(self.tensor.dtype).removeprefix("torch."), self.tensor.shape))
+        return self.tensor
 
 
 def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Save | Pieces:
@@ -66,8 +82,8 @@ def _unpack(packed: Any) -> torch.Tensor:
         if _running:
             visit(save.number, save.raw)
         return _ledger.ask(save)
-    if isinstance(packed, _Tensor):
-        return packed
+    if type(packed) is _Unwatched:
+        return packed.ask()
     if _running:
         visit(packed.number, packed.raw)
     return packed.ask() if type(packed) is Pieces else _ledger.ask(packed)
@@ -253,7 +269,8 @@ def disarm() -> None:
 def open_scope(scope: Scope) -> None:
     if not scopes.local.scopes:
         engine_threads.lend(scopes.local.scopes)
-    scopes.local.scopes.append(scope)
+    scope.among = scopes.local.scopes
+    scope.among.append(scope)
     if not _C._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         _local.aside = 1  # inside torch.func nobody may enter hooks: PyTorch's own check stays on there
     if not _local.pushed and not _local.aside:
@@ -261,9 +278,10 @@ def open_scope(scope: Scope) -> None:
 
 
 def close_scope(scope: Scope) -> None:
-    if scope in scopes.local.scopes:
-        scopes.local.scopes.remove(scope)
-    if not scopes.local.scopes:
+    if scope in scope.among:
+        scope.among.remove(scope)
+    # Left in another thread, a generator's: its own still has our hooks on, until it enters a context again.
+    if scope.among is scopes.local.scopes and not scope.among:
         _local.aside = 0
         if _local.pushed:
             _C._pop_saved_tensors_default_hooks()

@@ -119,7 +119,7 @@ class Write:
         self.layout = layout
         self.how = how
         self.moved = False  # some version counter of the storage stepped
-        self.kept = 0  # bytes kept in the undo log
+        self.kept = 0  # bytes kept in the undo log, until they are counted
 
 
 @cython.no_gc

@@ -57,6 +57,7 @@ def counted(tallies: Tallies | None, save: Save, write: Write | None) -> bool:
         _last.tallies, _last.saved, _last.wrote, _last.tally = tallies, save.raw, write.raw, tally
     tally[1] += 1
     tally[2] += write.kept
+    write.kept = 0
     return True
 
 

@@ -56,6 +56,7 @@ class Scope:
             None  # where it was left: its Saves may live on, and no tap sees what is written then
         )
         self.refused = refused  # told of a call that PyTorch refuses, and that was made by other words
+        self.among: list[Scope] = []  # the open ones of the thread that opened it
 
     @property
     def retain(self) -> bool:

@@ -20,6 +20,7 @@ class Fault:
     also: Raw = ()  # a second place: the read in the recomputation, the branch that is harmed
     escape: Raw = ()  # where the memory was handed out, when nobody saw the write
     healed: bool = False  # the program can go on rightly, under heal()
+    doubt: bool = False  # it may be meant: a warning, and the program goes on
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
