@@ -76,6 +76,10 @@ def __getattr__(name: str) -> Any:
     from gradmend.uncollected import uncollected
 
     with uncollected():
+        if home.startswith("gradmend.api."):
+            import_module(
+                "torch"
+            )  # first: where GRADMEND=1 is set it arms us as it loads, and needs our modules whole
         value = getattr(import_module(home), name)
     globals()[name] = value
     return value

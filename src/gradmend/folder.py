@@ -20,3 +20,11 @@ def launched_by(file: str) -> None:
 
 def is_ours(file: str) -> bool:
     return file.startswith((OURS, _BUILT)) or file in _passed_over
+
+
+def absolute(file: str) -> str:
+    """A working directory that is gone leaves a relative name as it is."""
+    try:
+        return os.path.abspath(file)
+    except OSError:
+        return file

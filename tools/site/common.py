@@ -11,6 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from gradmend.running import launch
 from gradmend.running.runner import Options, run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,5 +53,5 @@ def watched(script: str) -> str:
     """The story that `gradmend run` tells of it; empty where there is none."""
     heard = io.StringIO()
     with contextlib.redirect_stderr(heard), contextlib.redirect_stdout(io.StringIO()):
-        run_program(Options(script))
+        run_program(Options(script), launch.script(script, ()))
     return story_in(heard.getvalue())

@@ -7,6 +7,7 @@ errors that PyTorch raises itself are told by the line that caused them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +18,7 @@ from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached, unexplained
 from gradmend.model import Conflict
+from gradmend.own_imports import own_imports
 
 _hearers = 0
 _installed = False
@@ -63,14 +65,15 @@ def _failed(call: calls.BackwardCall, error: BaseException, roots: Any) -> None:
 
 
 def _story_of(call: calls.BackwardCall, error: RuntimeError, roots: Any) -> Conflict | None:
-    from gradmend.story.failures.diagnosing import diagnose
+    with own_imports():
+        from gradmend.story.failures.diagnosing import diagnose
 
-    conflict = diagnose(error, history=calls.history, roots=roots, at=call.site)
-    ring = recorder.current()
-    if conflict is None and ring is not None:
-        from gradmend.story.failures.postmortem import postmortem
+        conflict = diagnose(error, history=calls.history, roots=roots, at=call.site)
+        ring = recorder.current()
+        if conflict is None and ring is not None:
+            from gradmend.story.failures.postmortem import postmortem
 
-        conflict = postmortem(error, roots, ring.writes(), at=call.site)
+            conflict = postmortem(error, roots, ring.writes(), at=call.site)
     return conflict
 
 
@@ -102,6 +105,11 @@ def uninstall() -> None:
         _installed = False
 
 
+def programs_hook() -> Callable[..., object]:
+    """The program's own `sys.excepthook`, below ours where that is set; Python's, where the program has none."""
+    return _hook if sys.excepthook is _uncaught else sys.excepthook
+
+
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Errors that PyTorch raises in forward pass no ear of ours: they get their story when nobody catches them."""
     explain_forward(error)
@@ -112,12 +120,13 @@ def explain_forward(error: BaseException | None) -> None:
     """Attach the story to PyTorch's own error of this family, raised outside of backward."""
     if not isinstance(error, RuntimeError | AttributeError) or attached(error) is not None:
         return
-    from gradmend.api.watching import words_of
-    from gradmend.story.failures.diagnosing import diagnose
-
     try:
-        conflict = diagnose(error)
-        if conflict is not None:
-            attach(error, conflict, words_of(conflict))
+        with own_imports():
+            from gradmend.api.watching import words_of
+            from gradmend.story.failures.diagnosing import diagnose
+
+            conflict = diagnose(error)
+            if conflict is not None:
+                attach(error, conflict, words_of(conflict))
     except Exception as ours:
         unexplained(error, ours)

@@ -26,6 +26,7 @@ from gradmend.capture.taps.hub import LEDGER
 from gradmend.compat import trust
 from gradmend.errors import ConflictError, GradmendError, GradmendWarning
 from gradmend.model import Conflict, Culprit, Frame, Session
+from gradmend.own_imports import own_imports
 from gradmend.uncollected import uncollected
 
 
@@ -56,7 +57,7 @@ class Teller:
         )
         known = self._known.get(key)
         if known is None:
-            with uncollected():
+            with uncollected(), own_imports():
                 from gradmend.story.linking import link
 
                 conflict = link(finding)
@@ -94,26 +95,31 @@ class Teller:
         for at, times, kept in self._known.values():
             conflict = self.session.conflicts[at]
             bytes_ = kept if conflict.kind != "refused-but-right" else 0
-            self.session.conflicts[at] = replace(conflict, times=times, healed_bytes=bytes_)
+            if (conflict.times, conflict.healed_bytes) != (
+                times,
+                bytes_,
+            ):  # else the same object: an error holds it
+                self.session.conflicts[at] = replace(conflict, times=times, healed_bytes=bytes_)
 
     def _stop(self, fault: Fault) -> BaseException | None:
         """What no old value can heal: under either policy, the program stops here, save for a few."""
-        from gradmend.story.silent import link_fault, plausible
+        with own_imports():
+            from gradmend.story.silent import link_fault, plausible
 
-        if not plausible(fault):
-            return None
-        if fault.doubt:
-            if fault.key not in self._doubts:
-                self._doubts.add(fault.key)
-                conflict = link_fault(fault)
-                _warn_at(conflict.culprits[0] if conflict.culprits else None, conflict.message)
-            return None
-        healed = fault.healed and self.policy == "heal"
-        known = self._known.get(fault.key)
-        if known is not None and healed:
-            known[1] += 1
-            return None
-        conflict = link_fault(fault)
+            if not plausible(fault):
+                return None
+            if fault.doubt:
+                if fault.key not in self._doubts:
+                    self._doubts.add(fault.key)
+                    conflict = link_fault(fault)
+                    _warn_at(conflict.culprits[0] if conflict.culprits else None, conflict.message)
+                return None
+            healed = fault.healed and self.policy == "heal"
+            known = self._known.get(fault.key)
+            if known is not None and healed:
+                known[1] += 1
+                return None
+            conflict = link_fault(fault)
         self._known[fault.key] = [len(self.session.conflicts), 1, 0]
         self.session.conflicts.append(conflict)
         if healed:
@@ -140,9 +146,10 @@ class Teller:
         if known is not None:
             known[1] += 1
             return
-        from gradmend.story.failures.diagnosing import diagnose
+        with own_imports():
+            from gradmend.story.failures.diagnosing import diagnose
 
-        conflict = diagnose(error, at=resolve(raw))
+            conflict = diagnose(error, at=resolve(raw))
         if conflict is not None:
             self._known[raw] = [len(self.session.conflicts), 1, 0]
             self.session.conflicts.append(conflict)
@@ -150,9 +157,10 @@ class Teller:
 
     def again(self, call: BackwardCall, roots: Roots, times: int) -> None:
         """A backward went through a graph that PyTorch would have freed: told once for each line, and if it grows."""
-        from gradmend.story.failures.second_backward import diagnose, growing
+        with own_imports():
+            from gradmend.story.failures.second_backward import diagnose, growing
 
-        conflict = diagnose(call.site, roots=roots, history=calls.history, kept=call)
+            conflict = diagnose(call.site, roots=roots, history=calls.history, kept=call)
         if times == 1:
             self.session.conflicts.append(conflict)
             self._healed(conflict)
@@ -167,10 +175,11 @@ def _warn_at(place: Culprit | Frame | None, words: str) -> None:
 
 def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100, healed: bool = False) -> str:
     """The whole story of a conflict as text."""
-    from gradmend.report.terminal import render
-    from gradmend.story.telling import tell
+    with own_imports():
+        from gradmend.report.terminal import render
+        from gradmend.story.telling import tell
 
-    return render(tell(conflict, healed), colour=colour, width=width)
+        return render(tell(conflict, healed), colour=colour, width=width)
 
 
 class Watching(ContextDecorator):
@@ -207,6 +216,11 @@ class Watching(ContextDecorator):
     def scope(self) -> Scope:
         """The innermost that is open."""
         return self._open[-1][0]
+
+    def count(self) -> None:
+        """Enter how often each conflict came so far."""
+        for _, teller in self._open:
+            teller.count()
 
     def __enter__(self) -> Session:
         trust.require(self._policy)

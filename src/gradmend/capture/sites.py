@@ -18,7 +18,7 @@ from types import CodeType, FrameType, TracebackType
 import torch
 
 from gradmend.capture import edge
-from gradmend.folder import is_ours
+from gradmend.folder import absolute, is_ours
 from gradmend.model import Frame, Owner, Site
 
 Raw = tuple[int, ...]
@@ -117,7 +117,7 @@ def _frame(known: int, lasti: int) -> Frame:
     line, end_line, col, end_col = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
     file = code.co_filename
     if not file.startswith("<"):
-        file = os.path.abspath(file)
+        file = absolute(file)
     owner = _owners[known]
     return Frame(
         file=file,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from importlib import import_module
 from typing import Any
 
 from gradmend.cli.program import words_of, writable
@@ -59,8 +61,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")
     from gradmend.running import launch
 
-    if args.module is None:
-        launch.script(words[0], words[1:])  # what can't run is told before torch loads
+    # What can't run is told before torch loads; a script is compiled once, and warns once.
+    go = launch.program(words[0], words[1:], args.module is not None)
+    import_module(
+        "torch"
+    )  # before any of ours that needs it: where GRADMEND=1 is set, it arms us as it loads
     from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 
@@ -69,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
         args=tuple(words[1:]),
         module=args.module is not None,
         heal=args.heal,
-        report=args.report,
-        html=args.html,
+        report=args.report and os.path.abspath(args.report),  # the program may go to another folder
+        html=args.html and os.path.abspath(args.html),
         paranoid=args.paranoid,
         budget=parse(args.budget),
         retain=args.retain,
@@ -78,5 +83,5 @@ def run(args: argparse.Namespace) -> int:
     if args.audit:
         from gradmend.running.audit import audit_program
 
-        return audit_program(options, args.audit_calls)
-    return run_program(options)
+        return audit_program(options, go, args.audit_calls)
+    return run_program(options, go)

@@ -12,12 +12,14 @@ _DIFF = {
 }  # the terminal's own colours, which its owner can read on any background
 
 
-def coloured(stream: TextIO) -> bool:
-    """NO_COLOR and TERM=dumb turn colours off, FORCE_COLOR on."""
+def coloured(stream: TextIO | None) -> bool:
+    """NO_COLOR and TERM=dumb turn colours off, FORCE_COLOR on. The stream may be the program's own make, or closed."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "") not in ("", "0"):
         return True
+    if stream is None or getattr(stream, "closed", False) or not hasattr(stream, "isatty"):
+        return False
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 from gradmend.api.auditing import Audit, Leaf, Verdict
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict
-from gradmend.running import launch, output
+from gradmend.own_imports import own_imports
+from gradmend.running import output
 from gradmend.running.about import about
+from gradmend.running.aloud import put
 from gradmend.running.output import count
-from gradmend.running.runner import Options, _exit_code, _failed, _stopped
+from gradmend.running.runner import Options, ended
+from gradmend.running.uncaught import raised_by
 
 _MOST_ROWS = 40
 
 
-def audit_program(options: Options, calls: int) -> int:
+def audit_program(options: Options, go: Callable[[], None], calls: int) -> int:
     """The program's own exit code, or 1 where a gradient is wrong."""
-    go = (launch.module if options.module else launch.script)(options.target, options.args)
     said = False
 
     def say(verdict: Verdict) -> None:
         nonlocal said
         said = True
-        print(words(verdict), file=sys.stderr, flush=True)
+        with own_imports():
+            put(words(verdict))
 
     audit = Audit(calls, say, options.paranoid)
-    code = 0
-    with audit as verdict:
-        try:
-            go()
-        except SystemExit as leaving:
-            code = _exit_code(leaving)
-        except KeyboardInterrupt as stop:
-            _stopped(verdict.session, stop)
-            code = 130
-        except BaseException as error:
-            code = _failed(error, verdict.session, lambda: None)
+    verdict = audit.__enter__()
+    try:
+        end = ended(raised_by(go), verdict.session)
+    finally:
+        with own_imports():
+            audit.__exit__(None, None, None)
     if verdict.is_wrong:
         verdict.session.outcome = "conflict"
-    verdict.session.run = about(
-        options.target, options.args, ["gradmend", "run", "--audit", options.target, *options.args]
-    )
-    verdict.session.stats["audit"] = as_json(verdict)
-    verdict.session.conflicts[:] = once(verdict.session.conflicts)
-    output.write(verdict.session, torchrun.own_path(options.report), torchrun.own_path(options.html))
+    with own_imports():
+        verdict.session.run = about(
+            options.target, options.args, ["gradmend", "run", "--audit", options.target, *options.args]
+        )
+        verdict.session.stats["audit"] = as_json(verdict)
+        verdict.session.conflicts[:] = once(verdict.session.conflicts)
+        output.write(verdict.session, torchrun.own_path(options.report), torchrun.own_path(options.html))
+        if end.stopped_by is not None:
+            output.say(verdict.session, stopped_by=end.stopped_by)
     if not said:
         say(verdict)
-    return code or int(verdict.is_wrong)
+    return end.leave() or int(verdict.is_wrong)
 
 
 def once(conflicts: list[Conflict]) -> list[Conflict]:

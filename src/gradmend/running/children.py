@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradmend.model import Session
+from gradmend.own_imports import own_imports
 
 _Process: Any = processes.BaseProcess
 
@@ -58,16 +59,18 @@ class Followed:
             try:
                 run()
             except BaseException as error:
-                _fail(session, error)
+                with own_imports():
+                    _fail(session, error)
                 raise
             finally:
-                watching.__exit__(None, None, None)
-                _leave(session, process.name, orders.folder)
+                with own_imports():
+                    watching.__exit__(None, None, None)
+                    _leave(session, process.name, orders.folder)
 
 
 def _fail(session: Session, error: BaseException) -> None:
     from gradmend.errors import attached
-    from gradmend.running.frames import without_ours
+    from gradmend.running.frames import leave_out_ours
 
     if isinstance(error, SystemExit):
         return
@@ -78,7 +81,7 @@ def _fail(session: Session, error: BaseException) -> None:
     elif all(told is not c for c in session.conflicts):
         session.conflicts.append(told)
         session.outcome = "conflict"
-    error.__traceback__ = without_ours(error.__traceback__)
+    leave_out_ours(error)
 
 
 def _leave(session: Session, name: str, folder: str) -> None:

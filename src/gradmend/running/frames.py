@@ -16,6 +16,21 @@ def without_ours(trace: TracebackType | None) -> TracebackType | None:
     return chained(kept)
 
 
+def leave_out_ours(error: BaseException) -> None:
+    """Also from what it was raised from, and from the errors of a group."""
+    seen: set[int] = set()
+    rest: list[BaseException | None] = [error]
+    while rest:
+        one = rest.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = without_ours(one.__traceback__)
+        rest += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            rest += one.exceptions
+
+
 def chained(entries: list[TracebackType]) -> TracebackType | None:
     """One traceback of these entries, outermost first."""
     made: TracebackType | None = None

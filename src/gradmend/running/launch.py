@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import runpy
 import sys
-import tokenize
 import types
 import zipfile
 import zipimport
@@ -15,8 +13,12 @@ from collections.abc import Callable, Sequence
 from gradmend.errors import UsageError
 
 
+def program(target: str, args: Sequence[str], is_module: bool) -> Callable[[], None]:
+    return (module if is_module else script)(target, args)
+
+
 def script(path: str, args: Sequence[str]) -> Callable[[], None]:
-    """Read and compile a script now, so that bad input is told before anything runs; return what runs it."""
+    """Read and compile a script now, so that a missing one is told before anything runs; return what runs it."""
     refuse_notebook(path)
     if os.path.isdir(path):
         inner = os.path.join(path, "__main__.py")
@@ -43,6 +45,8 @@ def _zipped(path: str, args: Sequence[str]) -> Callable[[], None]:
         code = loader.get_code("__main__")
     except zipimport.ZipImportError as error:
         raise UsageError(f"can't run {path}: {error}") from None
+    except SyntaxError as error:
+        return _raising(error)
 
     def go() -> None:
         main = types.ModuleType("__main__")
@@ -57,6 +61,15 @@ def _zipped(path: str, args: Sequence[str]) -> Callable[[], None]:
     return go
 
 
+def _raising(error: Exception) -> Callable[[], None]:
+    """What the interpreter can't compile ends the program, as under python: no usage error of ours."""
+
+    def go() -> None:
+        raise error.with_traceback(None)
+
+    return go
+
+
 def _prepared(path: str, args: Sequence[str], argv0: str, first_on_path: str) -> Callable[[], None]:
     try:
         with open(path, "rb") as file:
@@ -64,15 +77,14 @@ def _prepared(path: str, args: Sequence[str], argv0: str, first_on_path: str) ->
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror or error}") from None
     absolute = os.path.abspath(path)  # as the interpreter has it since 3.9
+    zero = data.find(b"\0")
+    if zero >= 0:  # compile() names neither file nor line
+        line = data.count(b"\n", 0, zero) + 1
+        return _raising(SyntaxError("source code cannot contain null bytes", (absolute, line, None, None)))
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        data.decode(encoding)
         code = compile(data, absolute, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        where = f"line {error.lineno}" if error.lineno else "unknown line"
-        raise UsageError(f"{path}, {where}: {error.msg}: Python can't run it either") from None
-    except (UnicodeDecodeError, ValueError, LookupError) as error:
-        raise UsageError(f"can't read {path} as Python source: {error}") from None
+    except Exception as error:
+        return _raising(error)
 
     def go() -> None:
         main = types.ModuleType("__main__")
@@ -103,6 +115,8 @@ def module(name: str, args: Sequence[str]) -> Callable[[], None]:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
         raise UsageError(f"can't find the module {name}: {error}") from None
+    except Exception:  # a package above it fails as it loads: the program's own end
+        return go
     finally:
         sys.path.pop(0)
     if found is None:

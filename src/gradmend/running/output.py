@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from gradmend.model import Conflict, Session
 from gradmend.report.colour import coloured
+from gradmend.running.aloud import put
 
 _MOST_STORIES = 5
 _SECOND_BACKWARD = "GM131"
@@ -59,17 +60,17 @@ def say(session: Session, stopped_by: Conflict | None = None, heals: bool = Fals
     width = shutil.get_terminal_size((100, 24)).columns
 
     def show(conflict: Conflict, healed: bool = False) -> None:
-        print("\n" + render(tell(conflict, healed, heals), colour=colour, width=width), file=sys.stderr)
+        put("\n" + render(tell(conflict, healed, heals), colour=colour, width=width))
 
     rest = together([c for c in session.conflicts if c is not stopped_by])
     for conflict in rest[:_MOST_STORIES]:
         show(conflict, healed=session.outcome == "healed" and conflict.kind != "refused-but-right")
     if len(rest) > _MOST_STORIES:
-        print(f"\n... and {len(rest) - _MOST_STORIES} more; --report OUT.json has them all", file=sys.stderr)
+        put(f"\n... and {len(rest) - _MOST_STORIES} more; --report OUT.json has them all")
     if stopped_by is not None:
         show(stopped_by)
     elif session.outcome == "healed":
-        print(f"\ngradmend: {healed_words(session.conflicts)}", file=sys.stderr)
+        put(f"\ngradmend: {healed_words(session.conflicts)}")
 
 
 def healed_words(conflicts: Sequence[Conflict]) -> str:
@@ -101,6 +102,6 @@ def say_of_children(children: Sequence[tuple[str, Session]], alone: Sequence[str
     for name, session in children[:_MOST_STORIES]:
         rules = ", ".join(dict.fromkeys(c.rule for c in session.conflicts))
         if rules:
-            print(f"gradmend: {name}: {session.outcome}, {rules}; --report OUT.json has it", file=sys.stderr)
+            put(f"gradmend: {name}: {session.outcome}, {rules}; --report OUT.json has it")
     for what in dict.fromkeys(alone):
-        print(f"gradmend: not watched: {what}", file=sys.stderr)
+        put(f"gradmend: not watched: {what}")

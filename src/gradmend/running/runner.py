@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gradmend.errors import ConflictError, attached, pytorch_says
-from gradmend.folder import is_ours
+from gradmend.errors import ConflictError, attached
+from gradmend.folder import absolute
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
+from gradmend.own_imports import own_imports
 from gradmend.report.ranks import with_children
-from gradmend.running import children, launch, output
+from gradmend.running import children, output
 from gradmend.running.about import about
+from gradmend.running.aloud import put
+from gradmend.running.uncaught import exit_code, raised_by, show
 
 if TYPE_CHECKING:
     from gradmend.api.watching import Watching
+    from gradmend.capture.ledger.scopes import Policy
 
 
 _INTERRUPTED = 130
@@ -45,26 +47,24 @@ class Options:
         return [*words, *["-m"] * self.module, self.target, *self.args]
 
 
-def run_program(options: Options) -> int:
-    """Run it; the exit code is the program's own, 1 when a conflict stopped it."""
-    go = (launch.module if options.module else launch.script)(options.target, options.args)
+def run_program(options: Options, go: Callable[[], None]) -> int:
+    """Run it by `go`; the exit code is the program's own, 1 when a conflict stopped it."""
     from gradmend.api.watching import Watching
 
-    watching = Watching(
-        "heal" if options.heal else "watch", options.budget, options.paranoid, options.retain, aloud=False
-    )
+    policy: Policy = "heal" if options.heal else "watch"
+    watching = Watching(policy, options.budget, options.paranoid, options.retain, aloud=False)
     owner = os.getpid()
-    orders = children.Orders(
-        "", "heal" if options.heal else "watch", options.paranoid, options.budget, options.retain
-    )
     with children.folder() as folder:
+        orders = children.Orders(folder, policy, options.paranoid, options.budget, options.retain)
         session = watching.__enter__()
         session.run = about(options.target, options.args, options.command())
 
         def finish() -> None:
             if os.getpid() == owner:  # a forked child has nothing to report of its parent
-                whole = with_children(session, children.met(folder))
-                output.write(whole, torchrun.own_path(options.report), torchrun.own_path(options.html))
+                watching.count()
+                with own_imports():
+                    whole = with_children(session, children.met(folder))
+                    output.write(whole, torchrun.own_path(options.report), torchrun.own_path(options.html))
 
         def cut_off() -> None:
             if session.outcome == "clean":
@@ -77,99 +77,110 @@ def run_program(options: Options) -> int:
                 }
             finish()
 
-        def went() -> None:
-            from gradmend.capture.graph.calls import history
+        def cut_short() -> None:
+            finish()
+            if os.getpid() == owner:
+                with own_imports():
+                    output.say(session, heals=options.heal)
 
-            go()
-            name = os.path.basename(options.target)
-            if not history and not options.module and name.startswith("test_"):
-                print(
-                    f"gradmend: no backward() ran: a test file runs under pytest, gradmend run -m pytest {options.target}",
-                    file=sys.stderr,
-                )
-
-        with torchrun.last_words(cut_off), children.following(replace(orders, folder=folder)) as alone:
-            code = _run(went, watching, session, finish, options.heal)
-        output.say_of_children(children.met(folder), alone)
-    if (
-        code == _INTERRUPTED
-    ):  # our own end is that of the program: by the signal, once all is written and cleared away
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(owner, signal.SIGINT)
-    return code
+        with torchrun.last_words(cut_off), children.following(orders) as alone:
+            end = _run(go, watching, session, cut_short)
+            finish()
+            with own_imports():
+                output.say(session, stopped_by=end.stopped_by, heals=options.heal)
+        with own_imports():
+            output.say_of_children(children.met(folder), alone)
+            if end == End(0):
+                _say_if_idle(options)
+    return end.leave()
 
 
-def _run(
-    go: Callable[[], None], watching: Watching, session: Session, finish: Callable[[], None], heals: bool
-) -> int:
+def _say_if_idle(options: Options) -> None:
+    from gradmend.capture.graph.calls import history
+
+    if not history and not options.module and os.path.basename(options.target).startswith("test_"):
+        put(
+            f"gradmend: no backward() ran: a test file runs under pytest, gradmend run -m pytest {options.target}"
+        )
+
+
+def _run(go: Callable[[], None], watching: Watching, session: Session, cut_short: Callable[[], None]) -> End:
     plain_exit = os._exit
 
     def last_words(code: int) -> None:
-        finish()
+        cut_short()
         plain_exit(code)
 
     os._exit = last_words  # type: ignore[assignment]
     try:
-        go()
-    except SystemExit as leaving:
-        _end(session, finish, heals)
-        return _exit_code(leaving)
-    except KeyboardInterrupt as stop:
-        _print_traceback(stop)
-        _stopped(session, stop)
-        _end(session, finish, heals)
-        return _INTERRUPTED
-    except BaseException as error:
-        return _failed(error, session, finish, heals)
+        return ended(raised_by(go), session)
     finally:
         os._exit = plain_exit
-        watching.__exit__(None, None, None)
-    _end(session, finish, heals)
-    return 0
+        with own_imports():
+            watching.__exit__(None, None, None)
 
 
-def _exit_code(leaving: SystemExit) -> int:
-    if leaving.code is None:
-        return 0
-    if isinstance(leaving.code, int):
-        return leaving.code
-    print(leaving.code, file=sys.stderr)
-    return 1
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the program ended."""
+
+    code: int
+    stopped_by: Conflict | None = None
+    interrupted: bool = False
+
+    def leave(self) -> int:
+        """The exit code. An interrupted program ends by the signal, once all is written and cleared away."""
+        if self.interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.code
+
+
+def ended(raised: BaseException | None, session: Session) -> End:
+    """Tells what ended the program as python would, and enters it in the session."""
+    if raised is None:
+        return End(0)
+    if isinstance(raised, SystemExit):
+        return End(exit_code(raised))
+    told: Conflict | None = None
+    try:
+        with own_imports():
+            if isinstance(raised, KeyboardInterrupt):
+                _stopped(session, raised)
+            else:
+                told = _failed(session, raised)
+    finally:  # the session knows before the program's hook runs, which may end the process
+        left = show(raised)
+    if left is not None:
+        return End(left, told)
+    if isinstance(raised, KeyboardInterrupt):
+        return End(_INTERRUPTED, interrupted=True)
+    return End(1, told)
 
 
 def _stopped(session: Session, stop: KeyboardInterrupt) -> None:
     """What was not reached was not looked at: such a run is never clean."""
-    frame = _user_line(stop.__traceback__) or (None, None)
     if session.outcome == "clean":
         session.outcome = "failed"
-    words = "stopped from outside, before its end"
-    session.error = {"type": "KeyboardInterrupt", "message": words, "file": frame[0], "line": frame[1]}
+    session.error = _error_words(stop, "stopped from outside, before its end")
 
 
-def _end(session: Session, finish: Callable[[], None], heals: bool = False) -> None:
-    finish()
-    output.say(session, heals=heals)
-
-
-def _failed(error: BaseException, session: Session, finish: Callable[[], None], heals: bool = False) -> int:
-    _print_traceback(error)
+def _failed(session: Session, error: BaseException) -> Conflict | None:
+    """The conflict behind it, where there is one."""
+    session.error = _error_words(error, str(error))
     told = _conflict_of(error)
-    if told is not None and all(told is not c for c in session.conflicts):
+    if told is None:
+        session.outcome = "failed"
+    elif all(told is not c for c in session.conflicts):
         if not isinstance(error, ConflictError):
             session.conflicts.insert(0, told)
         session.outcome = "conflict"
-    elif told is None:
-        session.outcome = "failed"
-    frame = _user_line(error.__traceback__)
-    session.error = {
-        "type": type(error).__name__,
-        "message": str(error),
-        "file": frame[0] if frame else None,
-        "line": frame[1] if frame else None,
-    }
-    finish()
-    output.say(session, stopped_by=told, heals=heals)
-    return 1
+    return told
+
+
+def _error_words(error: BaseException, message: str) -> dict[str, Any]:
+    file, line = _user_line(error.__traceback__) or (None, None)
+    return {"type": type(error).__name__, "message": message, "file": file, "line": line}
 
 
 def _conflict_of(error: BaseException) -> Conflict | None:
@@ -191,30 +202,6 @@ def _user_line(trace: TracebackType | None) -> tuple[str, int] | None:
     last = None
     while trace is not None:
         if is_user(trace.tb_frame.f_code):
-            last = (os.path.abspath(trace.tb_frame.f_code.co_filename), trace.tb_lineno)
+            last = (absolute(trace.tb_frame.f_code.co_filename), trace.tb_lineno)
         trace = trace.tb_next
     return last
-
-
-def _print_traceback(error: BaseException) -> None:
-    """As the interpreter would print it, without the frames that are ours."""
-    summary = traceback.TracebackException.from_exception(error)
-    _leave_out_ours(summary, set())
-    lines = list(summary.format())
-    if attached(error) is not None and error.__cause__ is None and error.__context__ is None:
-        # The story follows in full; the traceback only says how the program got there.
-        words = str(error)
-        if isinstance(error, ConflictError):
-            words = pytorch_says(error.conflict) or "the story follows"
-        lines = ["Traceback (most recent call last):\n", *summary.stack.format()]
-        lines.append(f"{type(error).__name__}: {words}\n")
-    print("".join(lines), end="", file=sys.stderr)
-
-
-def _leave_out_ours(summary: traceback.TracebackException | None, seen: set[int]) -> None:
-    if summary is None or id(summary) in seen:
-        return
-    seen.add(id(summary))
-    summary.stack[:] = [frame for frame in summary.stack if not is_ours(frame.filename)]
-    for inner in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
-        _leave_out_ours(inner, seen)

@@ -42,7 +42,7 @@ _FIRST = {
     "escape": "the memory is shared with code outside torch here",
 }
 _HEALED = {**_FIRST, "backward": "this backward() goes through a graph that was used before"}
-_OTHER = {**_FIRST, "backward": "an earlier backward() was here"}
+_OTHER = {**_FIRST, "backward": "an earlier backward() was here", "read": "a view is read here"}
 
 _OF_HEAL = re.compile(
     r"; gradmend\.heal\(\) runs the program as it is with the right gradient|gradmend\.heal\(\) runs it as it is; "

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import torch
 
 from gradmend.capture.memory.layouts import has_values, physical
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.unseen import hidden
+from gradmend.own_imports import own_imports
 
 _MARK = "_gradmend_escape"
 CHANGED = -1  # the fingerprint of no memory
@@ -37,11 +41,17 @@ def of(storage: torch.UntypedStorage) -> Raw | None:
     return site
 
 
+@cache
+def _hash() -> Callable[[Any], int]:
+    with own_imports():
+        import xxhash
+
+    return xxhash.xxh3_64_intdigest
+
+
 @hidden
 def fingerprint(t: torch.Tensor) -> int:
     """A hash of the tensor's bytes that sees permutations and balanced changes."""
-    import xxhash
-
     t = physical(t.detach())
     if t.numel() == 0 or not has_values(t):
         return 0
@@ -51,4 +61,4 @@ def fingerprint(t: torch.Tensor) -> int:
         t = t.contiguous()
     # Not by Tensor.numpy(): that name may be tapped, and it makes the storage unresizable for good.
     memory = (ctypes.c_char * t.nbytes).from_address(_address(t))
-    return int(xxhash.xxh3_64_intdigest(memory))
+    return _hash()(memory)

@@ -9,7 +9,7 @@ from gradmend.capture.graph.calls import BackwardCall
 from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
 from gradmend.story.failures import graphs, second_backward, sparse, writes
-from gradmend.story.failures.scene import Scene, site_of
+from gradmend.story.failures.scene import Scene, Told, site_of, write_op
 from gradmend.story.failures.used_up import CreationSite
 
 CAUSES = (*writes.CAUSES, *graphs.CAUSES)
@@ -61,12 +61,22 @@ def from_message(text: str, where: Site, error: BaseException | None = None) -> 
             rule=cause.rule,
             kind="error",
             message=told.message,
-            culprits=(Culprit(frame.file, frame.line, scene.op),) if frame else (),
+            culprits=_culprits(scene, told),
             backward=frame if cause in graphs.CAUSES else None,
             notes=(*told.notes, *_library_note(where)),
             help=told.help,
         )
     return None
+
+
+def _culprits(scene: Scene, told: Told) -> tuple[Culprit, ...]:
+    frame = scene.frame
+    if frame is None:
+        return ()
+    if told.write is None:
+        return (Culprit(frame.file, frame.line, scene.op),)
+    write = Culprit(frame.file, told.write.lineno, write_op(told.write))
+    return write, Culprit(frame.file, frame.line, "read")
 
 
 def _library_note(where: Site) -> tuple[str, ...]:

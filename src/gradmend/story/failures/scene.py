@@ -22,6 +22,9 @@ class Told:
     message: str
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
+    write: ast.stmt | None = (
+        None  # of the same file: the line to look at first, where it is not the one that raised
+    )
 
 
 Tell = Callable[["re.Match[str]", "Scene"], Told]
@@ -130,7 +133,9 @@ class Scene:
 
     @cached_property
     def _rebound(self) -> str | None:
-        statement = self.statement
+        return self.out_of_place(self.statement)
+
+    def out_of_place(self, statement: ast.stmt | None) -> str | None:
         match statement:
             case ast.AugAssign(target=ast.Name(), op=op, value=value):
                 assign = ast.Assign([statement.target], ast.BinOp(_load(statement.target), op, value))
@@ -154,9 +159,10 @@ class Scene:
         for node in ast.walk(self.source.tree):
             match node:
                 case ast.Assign(targets=[ast.Tuple(elts=elements)], value=value):
-                    copy = ast.Call(ast.Attribute(value, "clone"), [], [])
-                    cloned = _short(ast.Assign(node.targets, copy))
+                    value = self._method_form(value)
+                    cloned = _short(ast.Assign(node.targets, _cloned(value)))
                 case ast.For(target=ast.Name() as one, iter=value):
+                    value = self._method_form(value)
                     elements, cloned = [one], None
                 case _:
                     continue
@@ -165,19 +171,27 @@ class Scene:
                 found = Unpacked(named[0], node.lineno, ast.unparse(value), _base(value), cloned)
         return found
 
-    def written_before(self, base: str, after: int) -> int | None:
-        """The line that writes to items of `base`, the last one above this statement and below line `after`."""
+    def _method_form(self, value: ast.expr) -> ast.expr:
+        """`torch.chunk(h, 2)` -> `h.chunk(2)`: what the views are cut from stands first."""
+        match value:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=module), attr=name), args=[first, *rest], keywords=words
+            ) if self.source is not None and module in self.source.imported:
+                return ast.Call(ast.Attribute(first, name), rest, words)
+        return value
+
+    def written_before(self, base: str, after: int) -> ast.stmt | None:
+        """The last statement above this one, and from line `after` on, that writes to `base` in place."""
         if self.source is None or self.statement is None:
             return None
-        lines = [
-            node.lineno
+        found = [
+            node
             for node in ast.walk(self.source.tree)
-            if isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, ast.Store)
-            and _base(node) == base
+            if isinstance(node, ast.stmt)
             and after <= node.lineno < self.statement.lineno
+            and _writes_to(node, base)
         ]
-        return max(lines, default=None)
+        return max(found, key=lambda node: node.lineno, default=None)
 
     @cached_property
     def without_out(self) -> str | None:
@@ -200,6 +214,34 @@ def _base(node: ast.expr) -> str:
     while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _cloned(value: ast.expr) -> ast.expr:
+    """`h.chunk(2)` -> `h.clone().chunk(2)`: a tuple of views has no clone."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        return ast.Call(ast.Attribute(_cloned(value.func.value), value.func.attr), value.args, value.keywords)
+    return ast.Call(ast.Attribute(value, "clone"), [], [])
+
+
+def _writes_to(node: ast.stmt, base: str) -> bool:
+    match node:
+        case ast.AugAssign(target=target):
+            return _base(target) == base
+        case ast.Assign(targets=targets):
+            return any(isinstance(t, ast.Subscript) and _base(t) == base for t in targets)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method) as function)):
+            return _base(function) == base and method.endswith("_") and not method.endswith("__")
+    return False
+
+
+def write_op(node: ast.stmt) -> str:
+    """The op that a writing statement runs, as the source has it."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=method))):
+            return method
+        case ast.AugAssign(op=op):
+            return {ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_"}.get(type(op), "")
+    return "__setitem__"
 
 
 def _has_twin(method: str) -> bool:

@@ -65,7 +65,7 @@ def _multi_view(match: re.Match[str], scene: Scene) -> Told:
 
 
 def _read_view(match: re.Match[str], scene: Scene) -> Told:
-    """One of several views of one call is read after their base was written. PyTorch speaks of no_grad: there is none."""
+    """One of several views of one call is read after their base was written. PyTorch may speak of no_grad: there is none."""
     views = scene.unpacked
     if views is None:
         what, made, base, again = "a view", "by a call that returns several views", "its base", ""
@@ -74,14 +74,27 @@ def _read_view(match: re.Match[str], scene: Scene) -> Told:
         made = f"on line {views.line}, together with others, as views of `{views.source}`"
         again = f"write line {views.line} as `{views.cloned}`" if views.cloned else ""
     written = scene.written_before(views.base, views.line) if views is not None else None
-    at = f"line {written}" if written else "an in-place op"
+    helps = [again or "clone what the views are cut from, or take each view by its own index"]
+    rebound = scene.out_of_place(written)
+    if written and rebound:
+        helps.insert(0, f"write line {written.lineno} as `{rebound}`: {what} then keeps the old values")
+        if again:
+            helps[1] = f"or {again}, which keeps them too"
+        helps.append(f"if {what} should have the new values, make the views after line {written.lineno}")
+    message = f"this line reads {what}, made {made}, and an in-place op has changed {base} since"
+    if written and views is not None and scene.frame is not None:
+        message = (
+            f"line {written.lineno} changes {base} in place, and line {scene.frame.line} reads {what} afterwards: a view "
+            f"of {base}, made on line {views.line} together with others"
+        )
     return Told(
-        f"this line reads {what}, made {made}, and {at} has changed {base} since",
+        message,
         (
             "unpacking a tensor (`a, b = x`), iterating over it, `unbind`, `split` and `chunk` make several views in one "
             "call; autograd can't follow them through a write to the tensor that they are cut from",
         ),
-        (again or "clone what the views are cut from, or take each view by its own index",),
+        tuple(helps),
+        written,
     )
 
 
@@ -268,6 +281,12 @@ def _iterated(scene: Scene) -> tuple[str, str] | None:
 _VIEW = r"Output \d+ of (?P<maker>\w+) is a view and .{0,80}modified inplace"
 
 CAUSES: tuple[Cause, ...] = (
+    cause(
+        "GM122",
+        r"Output \d+ of \w+ is a view and its base or another view of its base has been modified inplace\. "
+        r"This view is the output of a function that returns multiple views",
+        _read_view,
+    ),
     cause(
         "GM121",
         r"a (?P<view>view of a )?leaf Variable that requires grad (is being|has been) used in an in-place"
