@@ -122,7 +122,7 @@ def _fix_in_cell(fix: StaticFix, notebook: Notebook, cell: int | None) -> Static
             return None
         edits.append(replace(edit, line=line, end_line=edit.end_line - edit.line + line))
     name = edits[0].text.partition(" = ")[0]
-    safe = fix.safe and is_alone(notebook.text_of(cell), name, edits[0].line)
+    safe = fix.safe and is_alone(notebook.text_of(cell), name, edits[0].line, notebook.source)
     return replace(fix, edits=tuple(edits), safe=safe)
 
 
