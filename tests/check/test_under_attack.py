@@ -79,6 +79,23 @@ def test_what_is_remembered_does_not_hang_on_how_a_file_is_named(
         assert main(["check", name]) == 1, name
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_a_program_that_only_calls_is_looked_at_again_when_an_import_changed(
+    folder: Path, between: bool
+) -> None:
+    (folder / "main.py").write_text("from helper import go\ngo()\n")
+    helper = folder / ("deeper.py" if between else "helper.py")
+    if between:
+        (folder / "helper.py").write_text("from deeper import go\n")
+    helper.write_text("def go():\n    pass\n")
+    assert main(["check", "main.py"]) == 0
+    lines = "".join(f"    {line}\n" for line in BAD.splitlines())
+    helper.write_text(f"def go():\n{lines}")
+    assert main(["check", "main.py"]) == 1
+    helper.write_text("def go():\n    pass\n")
+    assert main(["check", "main.py"]) == 0
+
+
 def test_a_file_that_an_import_did_not_find_is_looked_for_again(folder: Path) -> None:
     (folder / "a.py").write_text(HEAD + "from helper import f\ny = x.exp()\nf(y)\ny.sum().backward()\n")
     assert main(["check", "."]) == 0

@@ -13,7 +13,7 @@ from io import BytesIO
 
 from gradmend.check import noqa, notebooks, words
 from gradmend.check.alone import is_alone
-from gradmend.check.analysis import analyse
+from gradmend.check.analysis import Analysis, analyse
 from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
 from gradmend.check.programs import drives
 from gradmend.check.project import Project, parse
@@ -80,11 +80,11 @@ def check_file(file: str, source: bytes | None = None) -> Result:
     if text is None or noqa.skips_file(text):
         return result
     project = Project({file: tree})
-    if not worth(source) and not drives(project.module(file), project, worth):
-        return result
-    analysis = analyse(file, tree, project, lambda: drives(project.module(file), project, worth))
+    analysis = Analysis([])
+    if worth(source) or drives(project.module(file), project, worth):
+        analysis = analyse(file, tree, project, lambda: drives(project.module(file), project, worth))
     result.stopped = analysis.stopped
-    for other in (project.read | project.missing) - {file}:
+    for other in project.asked - {file}:
         result.depends[other] = fingerprint_of(other)
     lines = {file: _split(text)}
     calls = [
