@@ -81,14 +81,10 @@ def run(args: argparse.Namespace) -> int:
             files, chosen, jobs=args.jobs, cache=cache, progress=runner.teller() if told else None
         )
 
-    try:
-        outcome = look()
-        if args.fix:
-            outcome = _fixed(outcome, look)
-            _unsafe(args, outcome.findings)
-    except KeyboardInterrupt:
-        print("gradmend: stopped", file=sys.stderr)
-        return 130
+    outcome = look()
+    if args.fix:
+        outcome = _fixed(outcome, look)
+        _unsafe(args, outcome.findings)
     for file, why in outcome.unreadable:
         print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
     if args.diff:
@@ -169,15 +165,8 @@ def _render(args: argparse.Namespace, findings: list[Any], files: int, stopped: 
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     text = formats.render(args.output_format, findings, colour, stopped)
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except UnicodeEncodeError:
-        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UsageError(f"can't write what was found: {error.strerror}") from None
+    sys.stdout.write(text)
+    sys.stdout.flush()  # before the summary
     if args.output_format in ("full", "concise") and not args.quiet:
         errors = sum(f.severity == "error" for f in findings)
         warnings = len(findings) - errors
