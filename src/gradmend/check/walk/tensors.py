@@ -274,5 +274,5 @@ class Tensors:
 def _by_way_of(path: Path, node: Node, place: Place) -> Node:
     """A node that is behind us only on these arms."""
     made = Node("either", [node], place, path)
-    made.sure = node.sure
+    made.sure, made.either = node.sure, True
     return made
