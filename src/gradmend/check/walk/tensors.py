@@ -144,6 +144,9 @@ class Tensors:
         """Enter the Saves of one op: a slot is kept where an input whose gradient reads it needs one."""
         for slot, readers in info.keeps.items():
             asked = [pair for reader in readers for pair in found.get(reader, ())]
+            if slot == "result" and info.name in table.KEEPS_RESULT_WITH:
+                asked = [pair for pair in asked if not pair[1].opaque]
+                asked = [pair for pairs in found.values() for pair in pairs] if asked else []
             strength = self.strongest(asked)
             if strength == NO or slot in skip:
                 continue
