@@ -139,6 +139,8 @@ class Expressions:
                 return Const(~value.value if isinstance(node.op, ast.Invert) else +value.value, value.soft)
             except TypeError:
                 return unknown()
+        if isinstance(node.op, ast.UAdd):
+            return value  # the tensor itself
         if isinstance(node.op, ast.Invert):
             return self.walk.tensors.apply("bitwise_not", node, {"self": value})
         return self.walk.tensors.apply("neg", node, {"self": value})
