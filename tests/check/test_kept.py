@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from gradmend.check.files import check_file
 
@@ -83,14 +82,13 @@ LINES = {
 @pytest.mark.filterwarnings("ignore")
 def test_what_pytorch_says(line: str, shape: str, name: str) -> None:
     source = HEAD.format(shape=shape) + f"{line}\n{name} += 1\nz.sum().backward()\n"
-    broken = False
+    said = ""
     try:
         exec(compile(source, "main.py", "exec"), {})
     except RuntimeError as error:
-        broken = "modified by an inplace operation" in str(error) or "is a view and" in str(error)
-        assert broken, error
-    finally:
-        torch.set_grad_enabled(True)
+        said = str(error)
+    broken = "modified by an inplace operation" in said or "is a view and" in said
+    assert broken or not said
     found = [
         (f.place.line, f.rule, f.severity) for f in check_file("/nowhere/main.py", source.encode()).findings
     ]

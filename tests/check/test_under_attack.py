@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import runpy
 import sys
@@ -55,11 +57,50 @@ def test_a_file_that_changed_meanwhile_is_left(folder: Path) -> None:
     assert [p.name for p in folder.iterdir()] == ["a.py"]
 
 
-def test_one_file_by_two_names_is_fixed_once(folder: Path) -> None:
+@pytest.mark.parametrize("by", ["link", "absolute", "folder"])
+def test_one_file_by_two_names_is_checked_and_fixed_once(
+    folder: Path, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "a.py").write_text(BAD)
     (folder / "b.py").symlink_to("a.py")
-    main(["check", "--fix", "a.py", "b.py"])
+    names = {"link": ["a.py", "b.py"], "absolute": ["a.py", str(folder / "a.py")], "folder": ["."]}[by]
+    assert main(["check", "--output-format", "concise", *names]) == 1
+    said = capsys.readouterr()
+    assert said.out.count("GM101") == 1 and "1 error, 0 warnings in 1 file" in said.err
+    assert main(["check", "--fix", *names]) == 0
+    assert "changed while" not in capsys.readouterr().err
     assert (folder / "a.py").read_text().count("clone()") == 1
+
+
+@pytest.mark.parametrize("what", ["return 3", "break", "continue", "yield 1", "class A:\n    return 3"])
+def test_what_only_the_compiler_refuses_is_told(
+    folder: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.py").write_text(f"{what}\n{BAD}")
+    assert main(["check", "--output-format", "concise", "a.py"]) == 1
+    assert "GM000 [error] syntax error" in capsys.readouterr().out
+    cells = [{"cell_type": "code", "source": source} for source in (what, BAD)]
+    (folder / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    assert main(["check", "--output-format", "concise", "n.ipynb"]) == 1
+    told = capsys.readouterr().out
+    assert "n.ipynb:cell 1:" in told and "GM000" in told and "n.ipynb:cell 2:4:1: GM101 [error]" in told
+
+
+def test_a_notebook_that_awaits_is_fixed(folder: Path) -> None:
+    cells = [{"cell_type": "code", "source": source} for source in ("await something()", BAD)]
+    (folder / "n.ipynb").write_text(json.dumps({"cells": cells}, indent=1))
+    assert main(["check", "--fix", "n.ipynb"]) == 0
+    assert "y = y.clone()" in (folder / "n.ipynb").read_text()
+
+
+@pytest.mark.parametrize("how", ["--fix", "--diff"])
+def test_what_could_not_be_read_is_told_with_a_fix_too(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def f(:\n")))
+    assert main(["check", how, "-"]) == 1
+    said = capsysbinary.readouterr()
+    assert said.out == (b"def f(:\n" if how == "--fix" else b"") and b"GM000" in said.err
 
 
 @pytest.mark.parametrize("encoding", ["unicode_escape", "utf-7"])

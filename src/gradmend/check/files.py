@@ -19,6 +19,7 @@ from gradmend.check.programs import drives
 from gradmend.check.project import Project, parse
 from gradmend.check.rewrite import lines_of
 from gradmend.check.settings import Nearest, Settings
+from gradmend.check.syntax import misplaced
 
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
 _WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
@@ -116,7 +117,11 @@ def _parse(source: bytes, file: str, result: Result) -> ast.Module | None:
         result.findings.append(_syntax(file, 1, 1, "the file holds null bytes: is it Python?"))
         return None
     try:
-        return parse(source, file)
+        tree = parse(source, file)
+        wrong = misplaced(tree)
+        if wrong is None:
+            return tree
+        raise wrong
     except SyntaxError as error:
         column = max(1, error.offset or 1)
         result.findings.append(
@@ -230,7 +235,7 @@ def fingerprint_of(file: str) -> str:
 
 def python_files(paths: list[str], settings: Settings | Nearest) -> tuple[list[str], list[tuple[str, str]]]:
     """The files to check, and paths that can't be read, with why. Folders are walked; names given are taken as they are."""
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}  # by the file itself: one with two names is checked once, by the first
     missing: list[tuple[str, str]] = []
 
     def closed(error: OSError) -> None:
@@ -244,9 +249,9 @@ def python_files(paths: list[str], settings: Settings | Nearest) -> tuple[list[s
                     file = os.path.join(folder, name)
                     wanted = name.endswith((".py", ".ipynb", ".pyw")) and not settings.excluded(file)
                     if wanted and os.path.isfile(file):  # no FIFOs, no links that lead nowhere
-                        found.setdefault(os.path.normpath(file))
+                        found.setdefault(os.path.realpath(file), os.path.normpath(file))
         elif os.path.exists(path):
-            found.setdefault(os.path.normpath(path))
+            found.setdefault(os.path.realpath(path), os.path.normpath(path))
         else:
             missing.append((path, "no such file or folder"))
-    return list(found), missing
+    return list(found.values()), missing

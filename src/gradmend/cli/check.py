@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gradmend.check.findings import printable
+from gradmend.check.findings import UNCHECKED, printable
 from gradmend.errors import UsageError
 
 _FORMATS = ("full", "concise", "json", "github", "sarif")
@@ -201,7 +201,7 @@ def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int
 
 
 def _stdin(args: argparse.Namespace) -> int:
-    from gradmend.check import applying, files, settings
+    from gradmend.check import applying, files, formats, settings
     from gradmend.check import run as runner
 
     name = os.path.abspath(args.stdin_filename) if args.stdin_filename else "-"
@@ -226,6 +226,8 @@ def _stdin(args: argparse.Namespace) -> int:
         sys.stdout.buffer.write(
             made.diff.encode("utf-8", "replace") if args.diff else made.text.encode(made.encoding)
         )
+        unread = [f for f in findings if f.rule == UNCHECKED]  # nothing else would say why it is as it was
+        sys.stderr.write(formats.render("concise", unread, False, []))
         left = len(findings) - (0 if args.diff else made.count)
         return 1 if left and not args.exit_zero else 0
     _show(args, findings, 1, [args.stdin_filename or "-"] * result.stopped)
