@@ -207,3 +207,75 @@ def test_many_findings_in_one_file_are_checked_in_one_reading(folder: Path) -> N
     found = check_file("a.py").findings
     assert len(found) == 300 and all(f.fix is not None and f.fix.safe for f in found)
     assert alone._places.cache_info().misses - asked == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "quiet"),
+    [
+        ("y += 1  # noqa", True),
+        ("y += 1; s = '# noqa'", False),
+        ("y += 1; s = '# noqa: GM101'  # not this", False),
+        ("y += 1; s = '#'  # noqa: GM101", True),
+    ],
+)
+def test_a_string_silences_nothing(folder: Path, line: str, quiet: bool) -> None:
+    (folder / "a.py").write_text(BAD.replace("y += 1", line))
+    assert main(["check", "a.py"]) == (0 if quiet else 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lines", "many"),
+        ("stopped", 3),
+        ("depends", {"a.py": 5}),
+        ("depends", {}),
+        ("findings", 7),
+        ("findings", [{}]),
+        ("line", "four"),
+        ("column", None),
+        ("message", 1),
+        ("related", [{"message": 3}]),
+        ("fix", {"message": 2, "applicability": "safe", "edits": [{"line": "x"}]}),
+    ],
+)
+def test_a_cache_of_wrong_kinds_is_made_anew(
+    folder: Path, key: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.py").write_text(BAD)
+    words = ["check", "--output-format", "json", "a.py"]
+    assert main(words) == 1
+    right = capsys.readouterr().out
+    file = folder / ".gradmend_cache" / "check.json"
+    content = json.loads(file.read_text())
+    (entry,) = content["files"].values()
+    (entry if key in entry else entry["findings"][0])[key] = value
+    file.write_text(json.dumps(content))
+    assert main(words) == 1
+    assert capsys.readouterr().out == right
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "latin-1", "utf-8"])
+def test_marks_stand_below_their_line_in_every_encoding(
+    folder: Path, encoding: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "变量" if encoding == "gbk" else "éé"
+    text = f"# coding: {encoding}\n" + BAD.replace("y += 1", f"'{name}'; y += 1")
+    (folder / "a.py").write_bytes(text.encode(encoding))
+    main(["check", "a.py"])
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if "y += 1" in line and line.startswith("5"))
+    wide = 2 if encoding == "gbk" else 1
+    assert name in lines[at] and lines[at + 1].index("^") == lines[at].index("y +=") + 2 * (wide - 1)
+
+
+def test_why_a_file_is_left_is_said_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.py").write_text(BAD)
+    (folder / "b.py").write_text(BAD)
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda file, mode: str(file).endswith("b.py") and real(file, mode))
+    assert main(["check", "--fix", "a.py", "b.py"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("can't write it") == 1 and "1 fixed" in said

@@ -7,9 +7,7 @@ import hashlib
 import os
 import re
 import stat
-import tokenize
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 
 from gradmend.check import noqa, notebooks, words
 from gradmend.check.alone import is_alone
@@ -17,7 +15,7 @@ from gradmend.check.analysis import Analysis, analyse
 from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
 from gradmend.check.programs import drives
 from gradmend.check.project import Project, parse
-from gradmend.check.rewrite import lines_of
+from gradmend.check.rewrite import lines_of, text_of
 from gradmend.check.settings import Nearest, Settings
 from gradmend.check.syntax import misplaced
 
@@ -67,7 +65,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
             result.findings.append(notebooks.in_cell(found, notebook))
     tree = _parse(source, file, result)
     if tree is None:
-        written = _text(source) or ""
+        written = text_of(source) or ""
         if noqa.skips_file(written):
             result.findings = []
         own = _split(written)
@@ -77,7 +75,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         if notebook is not None:
             result.findings = [notebooks.in_cell(f, notebook) for f in result.findings]
         return result
-    text = _text(source)
+    text = text_of(source)
     if text is None or noqa.skips_file(text):
         return result
     project = Project({file: tree})
@@ -140,14 +138,6 @@ def _syntax(file: str, line: int, column: int, message: str) -> Finding:
     )
 
 
-def _text(source: bytes) -> str | None:
-    try:
-        encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
-        return source.decode(encoding, "replace")
-    except (SyntaxError, LookupError):
-        return None
-
-
 def _split(text: str) -> list[str]:
     """Lines as Python counts them: a lone carriage return ends one too."""
     return [line.rstrip("\r\n") for line in lines_of(text)]
@@ -156,7 +146,7 @@ def _split(text: str) -> list[str]:
 def _lines_of(file: str) -> list[str]:
     try:
         with open(file, "rb") as handle:
-            return _split(_text(handle.read()) or "")
+            return _split(text_of(handle.read()) or "")
     except OSError:
         return []
 

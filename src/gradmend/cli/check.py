@@ -99,8 +99,9 @@ def run(args: argparse.Namespace) -> int:
 def _fixed(outcome: Any, look: Callable[[], Any]) -> Any:
     """Safe fixes applied, and what is left looked for anew: lines have moved, and a second write may show behind the first."""
     total, open_ = 0, _fixable(outcome)
+    told: set[str] = set()
     while open_:
-        done = _rewrite(outcome.findings, outcome.prints, apply=True)
+        done = _rewrite(outcome.findings, outcome.prints, apply=True, told=told)
         if not done:
             break
         total += done
@@ -178,8 +179,11 @@ def _render(args: argparse.Namespace, findings: list[Any], files: int, stopped: 
         print(f"gradmend: {found} in {files} file{'s' * (files != 1)}", file=sys.stderr)
 
 
-def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int:
-    """Apply the safe fixes and say how many; or show all as a diff."""
+def _rewrite(
+    findings: list[Any], prints: dict[str, str], *, apply: bool, told: set[str] | None = None
+) -> int:
+    """Apply the safe fixes and say how many; or show all as a diff. `told`: files of which it was said why not."""
+    told = set() if told is None else told
     from gradmend.check.applying import Unfit, rewritten
 
     by_file: dict[str, list[Any]] = {}
@@ -196,7 +200,9 @@ def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int
                 sys.stdout.write(made.diff)
             done += made.count
         except Unfit as why:
-            print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
+            if file not in told:
+                print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
+            told.add(file)
     return done
 
 
