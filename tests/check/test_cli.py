@@ -397,13 +397,13 @@ def test_magics_are_told_from_python(folder: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("def f(x):\n\ty = x.exp()\n\ty += 1\n\treturn y", "\ty = y.clone()\n\ty += 1\n"),
+        ("def f(x):\n\ty = torch.exp(x)\n\ty += 1\n\treturn y", "\ty = y.clone()\n\ty += 1\n"),
         (
-            "def f(x):\r\n    y = x.exp()\r\n    y += 1\r\n    return y\r\n",
+            "def f(x):\r\n    y = torch.exp(x)\r\n    y += 1\r\n    return y\r\n",
             "    y = y.clone()\r\n    y += 1\r\n",
         ),
         (
-            "def f(x):\n    é = '\N{GRINNING FACE}'; y = x.exp()\n    y += 1  # \N{GRINNING FACE}\n    return y\n",
+            "def f(x):\n    é = '\N{GRINNING FACE}'; y = torch.exp(x)\n    y += 1  # \N{GRINNING FACE}\n    return y\n",
             "    y = y.clone()\n    y += 1  # ",
         ),
     ],

@@ -122,3 +122,92 @@ def test_some_of_them_are_fixed(tmp_path: Path) -> None:
     file.write_text(PROGRAM.format(line=LINES[0], write=" += 1", backward=True))
     assert main(["check", "--isolated", "--no-cache", "-q", "--fix", str(file)]) == 0
     assert "y = y.clone()\ny += 1" in file.read_text()
+
+
+# Names that hold something else than a tensor of torch's at times: a clone would stop the program, or change `said`.
+OTHERS = {
+    "a library": """\
+import numpy, torch
+def act(xp, a):
+    y = xp.exp(a)
+    y += 1
+    return y
+said = act(numpy, numpy.ones(2)).sum(), act(torch, w).sum().item()
+act(torch, w).sum().backward()
+""",
+    "an array": """\
+import numpy, torch
+def act(a):
+    y = a.cumprod(0)
+    y += 1
+    return y
+said = act(numpy.ones(2)).sum(), act(w).sum().item()
+act(w).sum().backward()
+""",
+    "a number": """\
+import math, torch
+def act(lib, a):
+    y = lib.exp(a)
+    y += 1
+    return y
+said = act(math, 1.0), act(torch, w).sum().item()
+act(torch, w).sum().backward()
+""",
+    "numbers": """\
+import torch
+def act(a, b):
+    y = a ** b
+    y += 1
+    return y
+said = act(2.0, 3.0), act(w, w).sum().item()
+act(w, w).sum().backward()
+""",
+    "a class of the program's own": """\
+import torch
+class Money:
+    def exp(self): return Money()
+    def __iadd__(self, other): return "money"
+def act(a):
+    y = a.exp()
+    y += 1
+    return y
+said = act(Money()), act(w).sum().item()
+act(w).sum().backward()
+""",
+    "a method that remembers": """\
+import functools, torch
+class Net:
+    @functools.lru_cache
+    def exp(self, t): return t.exp()
+net = Net()
+y = net.exp(w)
+y += 1
+said = [net.exp(w).sum().item()]
+y.sum().backward()
+""",
+    "the module": """\
+import __main__, torch
+y = w.exp()
+z = __main__.y
+y += 1
+said = [z.sum().item()]
+y.sum().backward()
+""",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_may_be_no_tensor_is_left_as_it_is(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.py"
+    file.write_text("import torch\nw = torch.tensor([0.3, -0.2], requires_grad=True)\n" + OTHERS[name])
+    before = file.read_text()
+    main(["check", "--isolated", "--no-cache", "-q", "--fix", str(file)])
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_and_is_shown(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "p.py"
+    file.write_text("import torch\nw = torch.tensor([0.3, -0.2], requires_grad=True)\n" + OTHERS[name])
+    main(["check", "--isolated", "--no-cache", "-q", "--diff", str(file)])
+    assert "y.clone()" in capsys.readouterr().out or name == "numbers"

@@ -220,12 +220,127 @@ with contextlib.suppress(RuntimeError):
     y.sum().backward()
 """,
 }
+# What is added to a value of two arms: the arms still exclude each other.
+SUMS = {
+    "a sum after a branch": """
+c = len(sys.argv) > 5
+h = x.tanh()
+if c:
+    h += 1
+    out = x
+else:
+    out = h
+(out + x).sum().backward()
+""",
+    "a loss with a term of a branch": """
+c = len(sys.argv) > 5
+h = x.tanh()
+loss = x.sum()
+if c:
+    h += 1
+    reg = x.sum()
+else:
+    reg = h.sum()
+loss = loss + reg
+loss.backward()
+""",
+    "a list of what a branch gave": """
+c = len(sys.argv) > 5
+h = x.tanh()
+outs = []
+if c:
+    h += 1
+    out = x
+else:
+    out = h
+outs.append(out)
+outs.append(x)
+sum(outs).sum().backward()
+""",
+    "a sum after a match": """
+c = len(sys.argv) > 5
+h = x.tanh()
+match c:
+    case True:
+        h += 1
+        out = x
+    case _:
+        out = h
+(out + x).sum().backward()
+""",
+    "a sum after a try": """
+c = len(sys.argv) > 5
+h = x.tanh()
+try:
+    int('a')
+    h += 1
+    out = x
+except ValueError:
+    out = h
+(out + x).sum().backward()
+""",
+    "after a try": """
+c = len(sys.argv) > 5
+h = x.tanh()
+try:
+    int('a')
+    h += 1
+    out = x
+except ValueError:
+    out = h
+out.sum().backward()
+""",
+    "the same test as a value": """
+c = len(sys.argv) > 5
+h = x.tanh()
+if c:
+    h += 1
+out = x if c else h
+(out + x).sum().backward()
+""",
+    "a sum with what a function returned early": """
+c = len(sys.argv) > 5
+h = x.tanh()
+def f(c):
+    h = x.tanh()
+    if c:
+        h += 1
+        return x
+    return h
+(f(c) + x).sum().backward()
+""",
+    "a forward that adds its input": """
+c = len(sys.argv) > 5
+h = x.tanh()
+class M(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.c = c
+        self.l = nn.Linear(3, 3)
+    def forward(self, x):
+        h = self.l(x).tanh()
+        if self.c:
+            h += 1
+            out = x
+        else:
+            out = h
+        return out + x
+M(c)(torch.ones(2, 3)).sum().backward()
+""",
+}
+QUIET.update(SUMS)
 # And what stays an error.
 BROKEN = {
     "the same arm": ("n = len(sys.argv)\ny = x + 1\nif n > 0:\n    y = x.exp()\nif n > 0:\n    y += 1\ny.sum().backward()\n", 10),
     "dropout in train mode": (DROPOUT.format(p=0.5) + "m.eval()\nm.train()\nm(torch.ones(2, 3)).sum().backward()\n", 8),
     "no_grad left by hand": ("g = torch.no_grad()\ng.__enter__()\ng.__exit__(None, None, None)\nx += 1\n", 8),
     "a loop of two rounds": ("l = x.exp().sum()\nfor _ in range(2):\n    l.backward()\n", 7),
+    "a sum with the arm that wrote": ("y = x.exp()\nif len(sys.argv) > 5:\n    z = x\nelse:\n    y += 1\n    z = y\n(z + x).sum().backward()\n", 9),
+    "a sum, written after the branch": ("y = x.exp()\nif len(sys.argv) > 5:\n    z = x\nelse:\n    z = y\ny += 1\n(z + x).sum().backward()\n", 10),
+    "a dict that fills": (
+        "kept = {}\nfor _ in range(2):\n    if 'h' not in kept:\n        kept['h'] = x.tanh()\n    (kept['h'] * x).sum().backward()\n",
+        9,
+    ),
     "a second backward": ("y = x * x\ny.sum().backward()\ny.sum().backward()\n", 7),
     "a decorator that leaves the mode": (
         "def timed(f):\n    def g(*a):\n        with torch.enable_grad():\n            return f(*a)\n    return g\n"

@@ -95,6 +95,24 @@ async def _odd(
     # In UTF-16, which clients count in unless they say otherwise, the emoji is two.
     assert (one.range.start.character, one.range.end.character) == (6, 12)
 
+    # Editors and Python end a line at \n, \r\n and \r only.
+    for i, odd in enumerate(("\f", "\v", "\x1c", "\x85", "\u2028")):
+        fed = (folder / f"fed{i}.py").as_uri()
+        opened(fed, f"# {odd}\n" + BAD.replace("y += 1", "y += 1;  '\N{GRINNING FACE}'; y += 2"))
+        one = (await diagnostics())[0]
+        assert (one.range.start.line, one.range.start.character, one.range.end.character) == (5, 0, 6)
+        where = types.TextDocumentIdentifier(fed)
+        actions = await client.text_document_code_action_async(
+            types.CodeActionParams(where, one.range, types.CodeActionContext([one]))
+        )
+        assert actions and isinstance(actions[0], types.CodeAction)
+        assert actions[0].edit and actions[0].edit.changes
+        (edit,) = actions[0].edit.changes[fed]
+        assert (edit.range.start.line, edit.range.start.character) == (5, 0)
+        said = await client.text_document_hover_async(types.HoverParams(where, types.Position(4, 7)))
+        assert said is not None and isinstance(said.contents, types.MarkupContent)
+        assert "**exp**" in said.contents.value
+
     for version in range(2, 40):
         text = BAD if version == 39 else BAD + f"z = {version}\n("
         client.text_document_did_change(

@@ -1,7 +1,7 @@
 """Whether a name is the only way to its tensor where a line writes to it: then a clone before that line changes nothing else.
 
 Told from the text alone, and strictly: the name is bound on its own line of the same block, nothing mentions it between
-that line and the write, an op of torch makes its tensor there, and no function, lambda or class of the
+that line and the write, an op of torch surely makes its tensor there, and no function, lambda or class of the
 file that could see the name mentions it at all.
 """
 
@@ -11,30 +11,43 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gradmend.check.table import op
+from gradmend.check.surely import ANY, Surely
 
-_ANY = frozenset({"locals", "vars", "globals", "eval", "exec"})  # whoever calls these may reach any name
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
-def is_alone(text: str, name: str, line: int) -> bool:
+def is_alone(text: str, name: str, line: int, around: str | None = None) -> bool:
+    """`around`: of a notebook's cell, all cells: what they bind, in whatever order they run."""
     found = _places(text).get(line)
     if found is None:
         return False
     block, hidden = found
-    return name not in hidden and not hidden & _ANY and _bound_here(block, name, line)
+    if name in hidden or hidden & ANY:
+        return False
+    made = _bound_here(block, name, line)
+    return made is not None and _surely(text if around is None else around).fresh(made)
 
 
 _Place = tuple[list[ast.stmt], frozenset[str]]
 
 
 @lru_cache(maxsize=4)  # a file has many findings
+def _tree(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+@lru_cache(maxsize=4)
+def _surely(text: str) -> Surely:
+    return Surely(_tree(text))
+
+
+@lru_cache(maxsize=4)
 def _places(text: str) -> dict[int, _Place]:
     """By the line where a statement starts: its block, and the names that scopes inside of its own use."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
+    tree = _tree(text)
     blocks: dict[int, tuple[list[ast.stmt], ast.AST]] = {}
     stack: list[tuple[ast.AST, ast.AST]] = [(tree, tree)]
     while stack:
@@ -58,36 +71,33 @@ def _places(text: str) -> dict[int, _Place]:
 
 
 def _names_inside(scope: ast.AST) -> Iterator[str]:
-    """Those that scopes inside of this one use, and those that are declared global or nonlocal."""
+    """Those that scopes inside of this one use, and those that are declared global or nonlocal.
+
+    A global is an attribute of its module as well: `__main__.y`, `getattr(module, "y")`.
+    """
     for node in ast.walk(scope):
         if node is not scope and isinstance(node, _SCOPES):
             yield from (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             yield from node.names
+        elif isinstance(scope, ast.Module) and isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(scope, ast.Module) and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
-def _bound_here(block: list[ast.stmt], name: str, line: int) -> bool:
+def _bound_here(block: list[ast.stmt], name: str, line: int) -> ast.expr | None:
+    """What it is bound to, where that is plain."""
     before = [one for one in block if (one.end_lineno or one.lineno) < line]
     for one in reversed(before):
         if isinstance(one, ast.Assign) and len(one.targets) == 1:
             target = one.targets[0]
             if isinstance(target, ast.Name) and target.id == name and not _mentions(one.value, name):
-                return _is_fresh(one.value)
+                return one.value
         if _mentions(one, name):
-            return False
-    return False
-
-
-def _is_fresh(value: ast.expr) -> bool:
-    """Whether an op of torch makes it here. What another function returns may be remembered by it: a cache, a closure."""
-    if isinstance(value, (ast.BinOp, ast.UnaryOp)):
-        return True
-    return (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and op(value.func.attr) is not None
-    )
+            return None
+    return None
 
 
 def _mentions(node: ast.AST, name: str) -> bool:
-    return any(isinstance(one, ast.Name) and (one.id == name or one.id in _ANY) for one in ast.walk(node))
+    return any(isinstance(one, ast.Name) and (one.id == name or one.id in ANY) for one in ast.walk(node))

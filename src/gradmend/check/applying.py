@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import io
 import json
@@ -65,7 +66,8 @@ def rewritten(
     except (OSError, SyntaxError, ValueError) as error:
         raise Unfit(f"can't rewrite it: {error}") from None
     after, count = fixed(before, findings, unsafe=unsafe)
-    _compiles(after, file)
+    if count:
+        _compiles(after, file)
     return Rewritten(file, after, encoding, count, diff(file, before, after), raw)
 
 
@@ -84,7 +86,8 @@ def _notebook(file: str, raw: bytes, findings: list[Finding], unsafe: bool) -> R
         key = "source" if "source" in cell else "input"
         cell[key] = after.splitlines(keepends=True) if isinstance(cell[key], list) else after
     made = dump(content)
-    _compiles(notebooks.read(made).source, file)
+    if count:
+        _compiles(notebooks.read(made).source, file, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     return Rewritten(file, made, "utf-8", count, changes, raw)
 
 
@@ -102,9 +105,9 @@ def _layout(content: Any, text: str) -> Callable[[Any], str]:
     )
 
 
-def _compiles(text: str, file: str) -> None:
+def _compiles(text: str, file: str, flags: int = 0) -> None:
     try:
-        compile(text, file, "exec", dont_inherit=True)
+        compile(text, file, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError):
         raise Unfit("a rewrite would break its syntax; left as it is") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradmend import __version__
 from gradmend.check.files import Result, fingerprint, fingerprint_of
-from gradmend.check.findings import Finding, Place, StaticFix, TextEdit
+from gradmend.check.findings import Finding, Place, Severity, StaticFix, TextEdit
 
 _FORMAT = 4
 
@@ -46,15 +46,16 @@ class Cache:
         if entry is None:
             return None
         try:
-            if any(self._print(f) != p for f, p in entry["depends"].items()):
+            depends = {_is(f, str): _is(p, str) for f, p in entry["depends"].items()}
+            if not depends or any(self._print(f) != p for f, p in depends.items()):
                 return None
             return Result(
                 file,
                 [_finding(f) for f in entry["findings"]],
                 "",
-                entry["lines"],
-                entry["stopped"],
-                entry["depends"],
+                _is(entry["lines"], int),
+                _is(entry["stopped"], bool),
+                depends,
             )
         except (KeyError, TypeError, AttributeError, ValueError):
             return None  # not as we left it
@@ -112,21 +113,43 @@ def _raw(finding: Finding) -> dict[str, Any]:
     return {**finding.as_json(), "stands_for": there.as_json() if there is not None else None}
 
 
+def _is(value: Any, kind: type) -> Any:
+    """The value; TypeError where it is of another kind than we left it."""
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
 def _finding(raw: dict[str, Any]) -> Finding:
     fix = raw["fix"]
+    severity: Severity = "error" if raw["severity"] == "error" else "warning"
     return Finding(
         _place(raw),
-        raw["rule"],
-        raw["severity"],
-        raw["message"],
-        raw["help"],
-        tuple((r["message"], _place(r)) for r in raw["related"]),
-        StaticFix(fix["message"], fix["applicability"] == "safe", tuple(TextEdit(**e) for e in fix["edits"]))
+        _is(raw["rule"], str),
+        severity,
+        _is(raw["message"], str),
+        _is(raw["help"], str),
+        tuple((_is(r["message"], str), _place(r)) for r in raw["related"]),
+        StaticFix(_is(fix["message"], str), fix["applicability"] == "safe", tuple(map(_edit, fix["edits"])))
         if fix
         else None,
         stands_for=_place(raw["stands_for"]) if raw["stands_for"] else None,
     )
 
 
+def _edit(raw: dict[str, Any]) -> TextEdit:
+    return TextEdit(*_span(raw), _is(raw["text"], str))
+
+
 def _place(raw: dict[str, Any]) -> Place:
-    return Place(raw["file"], raw["line"], raw["column"], raw["end_line"], raw["end_column"], raw.get("cell"))
+    cell = raw.get("cell")
+    return Place(_is(raw["file"], str), *_span(raw), None if cell is None else _is(cell, int))
+
+
+def _span(raw: dict[str, Any]) -> tuple[int, int, int, int]:
+    return (
+        _is(raw["line"], int),
+        _is(raw["column"], int),
+        _is(raw["end_line"], int),
+        _is(raw["end_column"], int),
+    )

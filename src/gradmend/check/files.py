@@ -7,18 +7,17 @@ import hashlib
 import os
 import re
 import stat
-import tokenize
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 
 from gradmend.check import noqa, notebooks, words
 from gradmend.check.alone import is_alone
-from gradmend.check.analysis import analyse
+from gradmend.check.analysis import Analysis, analyse
 from gradmend.check.findings import UNCHECKED, Finding, Place, StaticFix
 from gradmend.check.programs import drives
 from gradmend.check.project import Project, parse
-from gradmend.check.rewrite import lines_of
+from gradmend.check.rewrite import lines_of, text_of
 from gradmend.check.settings import Nearest, Settings
+from gradmend.check.syntax import misplaced
 
 # Files in which none of this stands can hold no finding: a gradient needs torch, or a backward from elsewhere.
 _WORTH = re.compile(rb"torch|backward|lightning|\.step\(|autograd")
@@ -66,7 +65,7 @@ def check_file(file: str, source: bytes | None = None) -> Result:
             result.findings.append(notebooks.in_cell(found, notebook))
     tree = _parse(source, file, result)
     if tree is None:
-        written = _text(source) or ""
+        written = text_of(source) or ""
         if noqa.skips_file(written):
             result.findings = []
         own = _split(written)
@@ -76,15 +75,15 @@ def check_file(file: str, source: bytes | None = None) -> Result:
         if notebook is not None:
             result.findings = [notebooks.in_cell(f, notebook) for f in result.findings]
         return result
-    text = _text(source)
+    text = text_of(source)
     if text is None or noqa.skips_file(text):
         return result
     project = Project({file: tree})
-    if not worth(source) and not drives(project.module(file), project, worth):
-        return result
-    analysis = analyse(file, tree, project, lambda: drives(project.module(file), project, worth))
+    analysis = Analysis([])
+    if worth(source) or drives(project.module(file), project, worth):
+        analysis = analyse(file, tree, project, lambda: drives(project.module(file), project, worth))
     result.stopped = analysis.stopped
-    for other in (project.read | project.missing) - {file}:
+    for other in project.asked - {file}:
         result.depends[other] = fingerprint_of(other)
     lines = {file: _split(text)}
     calls = [
@@ -116,7 +115,11 @@ def _parse(source: bytes, file: str, result: Result) -> ast.Module | None:
         result.findings.append(_syntax(file, 1, 1, "the file holds null bytes: is it Python?"))
         return None
     try:
-        return parse(source, file)
+        tree = parse(source, file)
+        wrong = misplaced(tree)
+        if wrong is None:
+            return tree
+        raise wrong
     except SyntaxError as error:
         column = max(1, error.offset or 1)
         result.findings.append(
@@ -135,14 +138,6 @@ def _syntax(file: str, line: int, column: int, message: str) -> Finding:
     )
 
 
-def _text(source: bytes) -> str | None:
-    try:
-        encoding, _ = tokenize.detect_encoding(BytesIO(source).readline)
-        return source.decode(encoding, "replace")
-    except (SyntaxError, LookupError):
-        return None
-
-
 def _split(text: str) -> list[str]:
     """Lines as Python counts them: a lone carriage return ends one too."""
     return [line.rstrip("\r\n") for line in lines_of(text)]
@@ -151,7 +146,7 @@ def _split(text: str) -> list[str]:
 def _lines_of(file: str) -> list[str]:
     try:
         with open(file, "rb") as handle:
-            return _split(_text(handle.read()) or "")
+            return _split(text_of(handle.read()) or "")
     except OSError:
         return []
 
@@ -230,7 +225,7 @@ def fingerprint_of(file: str) -> str:
 
 def python_files(paths: list[str], settings: Settings | Nearest) -> tuple[list[str], list[tuple[str, str]]]:
     """The files to check, and paths that can't be read, with why. Folders are walked; names given are taken as they are."""
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}  # by the file itself: one with two names is checked once, by the first
     missing: list[tuple[str, str]] = []
 
     def closed(error: OSError) -> None:
@@ -244,9 +239,9 @@ def python_files(paths: list[str], settings: Settings | Nearest) -> tuple[list[s
                     file = os.path.join(folder, name)
                     wanted = name.endswith((".py", ".ipynb", ".pyw")) and not settings.excluded(file)
                     if wanted and os.path.isfile(file):  # no FIFOs, no links that lead nowhere
-                        found.setdefault(os.path.normpath(file))
+                        found.setdefault(os.path.realpath(file), os.path.normpath(file))
         elif os.path.exists(path):
-            found.setdefault(os.path.normpath(path))
+            found.setdefault(os.path.realpath(path), os.path.normpath(path))
         else:
             missing.append((path, "no such file or folder"))
-    return list(found), missing
+    return list(found.values()), missing

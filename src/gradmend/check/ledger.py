@@ -13,8 +13,10 @@ from gradmend.check import words
 from gradmend.check.findings import Call, Finding, Place, Severity, StaticFix
 from gradmend.check.instead import UNKNOWN, Instead
 from gradmend.check.values import Node, Path, Storage, Tensor
+from gradmend.check.walk.paths import merged
 
 _NONE: frozenset = frozenset()
+_WAYS = 6  # to one node that are followed: each excludes other writes
 _MOST = 48  # events kept per storage: the latest matter, and cost stays linear
 
 
@@ -99,29 +101,39 @@ class Ledger:
         if not assumed:
             self.ran.setdefault(place, self.tick)
         leaves: list[Tensor] = []
-        seen: set[int] = set()
-        todo = list(roots)
+        seen: dict[int, list[Path]] = {}
+        # Each with the arms on which it is gone to: those of backward itself, and of the values on the way.
+        todo = [(node, path) for node in roots]
         doubted: list[
-            Node
+            tuple[Node, Path]
         ] = []  # behind one of several items, nobody knows which: gone to when all else is done
-        first = {id(node) for node in todo}
+        first = {id(node) for node, _ in todo}
         while todo or doubted:
             doubt = not todo
-            node = doubted.pop() if doubt else todo.pop()
-            if id(node) in seen:
+            node, way = doubted.pop() if doubt else todo.pop()
+            ways = seen.setdefault(id(node), [])
+            if len(ways) >= _WAYS or any(_within(way, other) for other in ways):
                 continue
-            seen.add(id(node))
+            ways.append(way)
             if only is not None and node not in only:
                 continue
-            if not compatible(node.path, path):
+            if not compatible(node.path, way):
                 if node.passes and node.parents:
-                    (doubted if doubt else todo).append(node.parents[0])
+                    (doubted if doubt else todo).append((node.parents[0], way))
                 continue
+            if node.either:
+                way = merged(way, node.path)
+            again = len(ways) > 1
             if node.leaf is not None:
-                leaves.append(node.leaf)
+                if not again:
+                    leaves.append(node.leaf)
                 continue
-            used = next(
-                (f for f in node.freed if compatible(f[1], path) and compatible(f[1], node.path)), None
+            used = (
+                None
+                if again
+                else next(
+                    (f for f in node.freed if compatible(f[1], way) and compatible(f[1], node.path)), None
+                )
             )
             if used is not None:
                 # Somebody else's call may have detached what it was given; the same loss twice is the same loss.
@@ -134,25 +146,23 @@ class Ledger:
                 if node.keeps:
                     continue
             for save in node.saves:
-                self._judge(save, place, path, assumed, lent, doubt)
-            if not retain and not assumed:
+                self._judge(save, place, path, way, assumed, lent, doubt)
+            if not retain and not assumed and not again:
                 node.freed.append((place, path, lent))
-            (doubted if doubt or chosen(node.path) else todo).extend(node.parents)
+            (doubted if doubt or chosen(node.path) else todo).extend((p, way) for p in node.parents)
         return leaves
 
     def _judge(
-        self, save: Save, place: Place, path: Path, assumed: bool, lent: frozenset, doubt: bool
+        self, save: Save, place: Place, path: Path, way: Path, assumed: bool, lent: frozenset, doubt: bool
     ) -> None:
-        if save.tick <= self.since:
+        if save.tick <= self.since or not compatible(save.path, way):
             return
         for write in save.storage.writes:
             if (
                 write.tick <= save.tick
                 or not compatible(write.path, save.path)
-                or not compatible(write.path, path)
+                or not compatible(write.path, way)
             ):
-                continue
-            if not compatible(save.path, path):
                 continue
             if write.how == "swap" and save.whole is None:
                 continue  # a view that was kept still looks at the old memory
@@ -168,8 +178,8 @@ class Ledger:
                 continue
             severity: Severity = "error" if sure and not assumed else "warning"
             # It ran before the write as well: this is a later iteration, whose graph reaches back.
-            again = self.since < self.ran.get(place, write.tick) < write.tick
-            self.told(words.overwritten(save, write, None if assumed else place, severity, again))
+            later = self.since < self.ran.get(place, write.tick) < write.tick
+            self.told(words.overwritten(save, write, None if assumed else place, severity, later))
             return
 
     def told(self, finding: Finding | None) -> None:
@@ -191,6 +201,11 @@ def compatible(a: Path, b: Path) -> bool:
         a, b = b, a
     arms = dict(b)
     return all(arms.get(condition, arm) == arm for condition, arm in a)
+
+
+def _within(path: Path, other: Path) -> bool:
+    """Does it go through all the arms of the other?"""
+    return not other or other is path or set(other) <= set(path)
 
 
 def parts(path: Path, lent: frozenset) -> tuple[Path, ...]:

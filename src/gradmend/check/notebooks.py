@@ -11,6 +11,7 @@ from typing import Any
 
 from gradmend.check.alone import is_alone
 from gradmend.check.findings import Finding, Place, StaticFix
+from gradmend.check.syntax import misplaced
 
 _MAGIC = ("%", "!", "?")
 _BOUND = re.compile(r"([\w., \t\[\]]+=)[ \t]*[%!]")  # files = !ls
@@ -122,7 +123,7 @@ def _fix_in_cell(fix: StaticFix, notebook: Notebook, cell: int | None) -> Static
             return None
         edits.append(replace(edit, line=line, end_line=edit.end_line - edit.line + line))
     name = edits[0].text.partition(" = ")[0]
-    safe = fix.safe and is_alone(notebook.text_of(cell), name, edits[0].line)
+    safe = fix.safe and is_alone(notebook.text_of(cell), name, edits[0].line, notebook.source)
     return replace(fix, edits=tuple(edits), safe=safe)
 
 
@@ -152,12 +153,11 @@ def _wrong(lines: list[str]) -> SyntaxError | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ast.parse("\n".join(lines))
+            return misplaced(ast.parse("\n".join(lines)))
     except SyntaxError as error:
         return error
     except (ValueError, RecursionError, MemoryError):
         return None
-    return None
 
 
 def _replace(lines: list[str], at: int) -> bool:

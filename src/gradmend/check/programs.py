@@ -21,6 +21,7 @@ def drives(module: Module, project: Project, worth: Callable[[bytes], bool]) -> 
         if other in seen:
             continue
         seen.append(other)
+        project.asked.add(other.file)
         try:
             with open(other.file, "rb") as handle:
                 source = handle.read()

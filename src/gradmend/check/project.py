@@ -6,6 +6,7 @@ import ast
 import os
 import warnings
 from functools import cache, lru_cache
+from itertools import takewhile
 
 from gradmend.check.values import Value
 
@@ -45,8 +46,8 @@ class Project:
     def __init__(self, overlay: dict[str, ast.Module] | None = None) -> None:
         self._modules: dict[str, Module] = {}
         self.overlay = overlay or {}  # files as an editor or stdin has them
-        self.read: set[str] = set()  # whose content an answer depends on
-        self.missing: set[str] = set()  # that an import looked for: once there, the answer is another
+        self.read: set[str] = set()  # that were parsed
+        self.asked: set[str] = set()  # whose content an answer depends on, or that they are not there
 
     def module(self, file: str) -> Module:
         if file not in self._modules:
@@ -57,6 +58,7 @@ class Project:
         if len(self.read) >= _MOST_FILES and file not in self.overlay:
             return ast.Module([], [])
         self.read.add(file)
+        self.asked.add(file)
         return self.overlay.get(file) or parsed(file, _stamp(file)) or ast.Module([], [])
 
     def find(self, importer: Module, name: str, level: int) -> Module | None:
@@ -77,10 +79,9 @@ class Project:
 
     def _at(self, stem: str) -> Module | None:
         file = located(stem)
-        if file is None:
-            self.missing.update(_candidates(stem))
-            return None
-        return self.module(file)
+        # Those looked for before it: once there, the answer is another.
+        self.asked.update(takewhile(lambda other: other != file, _candidates(stem)))
+        return self.module(file) if file is not None else None
 
 
 @cache

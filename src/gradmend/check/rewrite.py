@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tokenize
 
 from gradmend.check.findings import Finding, TextEdit
 
@@ -39,6 +40,15 @@ def fixed(text: str, findings: list[Finding], *, unsafe: bool) -> tuple[str, int
 def lines_of(text: str) -> list[str]:
     """With their ends, as Python counts them: a form feed ends no line."""
     return io.StringIO(text, newline="").readlines()
+
+
+def text_of(source: bytes) -> str | None:
+    """By its coding cookie; None where that is none of Python's."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        return source.decode(encoding, "replace")
+    except (SyntaxError, LookupError):
+        return None
 
 
 def _offset(starts: list[int], line: int, column: int) -> int:

@@ -16,6 +16,7 @@ from gradmend.check import hover, notebooks
 from gradmend.check.files import check_file
 from gradmend.check.findings import Finding, Place, TextEdit
 from gradmend.check.project import look_again
+from gradmend.check.rewrite import lines_of
 from gradmend.check.run import without_echoes
 from gradmend.check.settings import Settings, load
 from gradmend.errors import UsageError
@@ -28,7 +29,8 @@ def serve() -> None:
 
 
 def make() -> LanguageServer:
-    server = LanguageServer("gradmend", __version__)
+    # Whole texts: pygls puts an edit into lines that it ends at form feeds too, where editors and Python see none.
+    server = LanguageServer("gradmend", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
     found: dict[str, list[Finding]] = {}  # by uri: what quick fixes are taken from
     looked: dict[str, str] = {}  # by uri: the text that they belong to
 
@@ -106,12 +108,13 @@ def make() -> LanguageServer:
     def hovered(params: types.HoverParams) -> types.Hover | None:
         document = server.workspace.get_text_document(params.text_document.uri)
         try:
-            if params.position.line >= len(document.lines):
-                return None
+            lines = lines_of(document.source)
         except (OSError, ValueError):  # not open, and not there
             return None
-        at = document.position_codec.position_from_client_units(document.lines, params.position)
-        said = hover.about(hover.word_at(document.lines[at.line], at.character))
+        if params.position.line >= len(lines):
+            return None
+        at = document.position_codec.position_from_client_units(lines, params.position)
+        said = hover.about(hover.word_at(lines[at.line], at.character))
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, said)) if said else None
 
     handlers: tuple[Any, ...] = (opened, changed, saved, closed, actions, hovered)
@@ -144,7 +147,7 @@ def _range(place: Place | TextEdit, document: TextDocument) -> types.Range:
     """In the client's units: by default UTF-16, where an emoji counts twice."""
     start = types.Position(place.line - 1, place.column - 1)
     end = types.Position(place.end_line - 1, place.end_column - 1)
-    return document.position_codec.range_to_client_units(document.lines, types.Range(start, end))
+    return document.position_codec.range_to_client_units(lines_of(document.source), types.Range(start, end))
 
 
 def _edit(edit: TextEdit, document: TextDocument) -> types.TextEdit:

@@ -135,7 +135,7 @@ def _own(file: Path) -> dict[str, Any] | None:
 
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as bad:
+    except (OSError, ValueError, RecursionError) as bad:  # no UTF-8, no TOML, a number too long
         raise UsageError(f"can't read {file}: {bad}") from None
     tool = content.get("tool", {})
     found = tool.get("gradmend") if isinstance(tool, dict) else None

@@ -28,10 +28,39 @@ def _raw() -> dict[str, dict]:
     return ops
 
 
+# What the tool that makes ops.json can't run, or ran in a form that few people write; tests ask torch.
+_BY_HAND: dict[str, dict] = {
+    "prelu": {
+        "args": ["self", "weight"],
+        "keeps": {"self": ["self", "weight"], "weight": ["self", "weight"]},
+    },
+    "logsigmoid": {"args": ["self"], "keeps": {"self": ["self"]}},
+    "softsign": {"args": ["self"], "keeps": {"self": ["self"]}},
+    "local_response_norm": {"args": ["self", "size"], "keeps": {"self": ["self"]}},
+    "grid_sample": {"args": ["self", "grid"], "keeps": {"self": ["self", "grid"], "grid": ["self", "grid"]}},
+    "gumbel_softmax": {"args": ["self", "tau", "hard"], "keeps": {"result": ["self"]}},
+    "rfft": {"args": ["self"], "keeps": {"self": ["self"]}},
+    "adaptive_max_pool1d": {"args": ["self", "output_size"], "keeps": {"self": ["self"]}},
+    "linalg_matrix_norm": {"args": ["self"], "keeps": {"result": ["self"], "self": ["self"]}},
+    # It computes in float64: of what it was given, it mostly keeps a copy.
+    "float_power": {"args": ["self", "exponent"], "keeps": {"result": ["exponent"]}},
+}
+# Of these the result is kept wherever the reader is a tensor, whether that needs a gradient or not.
+KEEPS_RESULT_WITH = frozenset({"pow", "float_power"})
+# Those that give several: "g" has a gradient, "k" is kept as well, "i" are indices or the like.
+SEVERAL = {
+    **dict.fromkeys("max min sort topk median nanmedian mode kthvalue cummax cummin frexp".split(), "gi"),
+    **dict.fromkeys("qr eig eigh var_mean".split(), "gg"),
+    **dict.fromkeys("slogdet std_mean".split(), "kg"),
+    "aminmax": "kk",
+    "svd": "ggg",
+}
+
+
 @cache
 def op(name: str) -> Op | None:
     """The op of this bare name ("exp", "linalg_inv"), or None where nothing is known of it."""
-    raw = _raw().get(name)
+    raw = _BY_HAND.get(name) or _raw().get(name)
     if raw is None:
         return None
     keeps = {slot: tuple(inputs) for slot, inputs in raw.get("keeps", {}).items()}
@@ -40,9 +69,10 @@ def op(name: str) -> Op | None:
 
 NOTHING = Op("", ("self",), {})
 # Calls that give several views at once.
-MANY = frozenset(
-    "chunk split unbind tensor_split hsplit vsplit dsplit unsafe_chunk unsafe_split split_with_sizes".split()
-)
+MANY = frozenset("chunk split unbind tensor_split hsplit vsplit dsplit split_with_sizes".split())
+UNSAFE = frozenset(
+    {"unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"}
+)  # several copies: nobody's views
 # Answers that carry no gradient, and whose result nobody differentiates.
 CONSTANT = frozenset(
     """

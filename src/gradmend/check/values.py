@@ -49,7 +49,9 @@ class GradStorage(Storage):
 class Node:
     """One op of the graph. `keeps`: it kept something, so that it can't be gone through twice."""
 
-    __slots__ = ("freed", "keeps", "leaf", "op", "parents", "passes", "path", "place", "saves", "sure")
+    __slots__ = (
+        "either", "freed", "keeps", "leaf", "op", "parents", "passes", "path", "place", "saves", "sure",
+    )  # fmt: skip
 
     def __init__(self, op: str, parents: list[Node], place: Place, path: Path) -> None:
         self.op = op
@@ -60,6 +62,7 @@ class Node:
         self.keeps = False
         self.freed: list[tuple[Place, Path, frozenset]] = []  # by which backward calls, on which paths
         self.leaf: Tensor | None = None
+        self.either = False  # no op: what is behind it counts on the arms of its path only
         self.passes = False  # an in-place step: where it did not run, its first parent stands
         self.sure = True
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gradmend.check.findings import printable
+from gradmend.check.findings import UNCHECKED, printable
 from gradmend.errors import UsageError
 
 _FORMATS = ("full", "concise", "json", "github", "sarif")
@@ -81,14 +81,10 @@ def run(args: argparse.Namespace) -> int:
             files, chosen, jobs=args.jobs, cache=cache, progress=runner.teller() if told else None
         )
 
-    try:
-        outcome = look()
-        if args.fix:
-            outcome = _fixed(outcome, look)
-            _unsafe(args, outcome.findings)
-    except KeyboardInterrupt:
-        print("gradmend: stopped", file=sys.stderr)
-        return 130
+    outcome = look()
+    if args.fix:
+        outcome = _fixed(outcome, look)
+        _unsafe(args, outcome.findings)
     for file, why in outcome.unreadable:
         print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
     if args.diff:
@@ -103,8 +99,9 @@ def run(args: argparse.Namespace) -> int:
 def _fixed(outcome: Any, look: Callable[[], Any]) -> Any:
     """Safe fixes applied, and what is left looked for anew: lines have moved, and a second write may show behind the first."""
     total, open_ = 0, _fixable(outcome)
+    told: set[str] = set()
     while open_:
-        done = _rewrite(outcome.findings, outcome.prints, apply=True)
+        done = _rewrite(outcome.findings, outcome.prints, apply=True, told=told)
         if not done:
             break
         total += done
@@ -169,15 +166,8 @@ def _render(args: argparse.Namespace, findings: list[Any], files: int, stopped: 
 
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     text = formats.render(args.output_format, findings, colour, stopped)
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except UnicodeEncodeError:
-        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UsageError(f"can't write what was found: {error.strerror}") from None
+    sys.stdout.write(text)
+    sys.stdout.flush()  # before the summary
     if args.output_format in ("full", "concise") and not args.quiet:
         errors = sum(f.severity == "error" for f in findings)
         warnings = len(findings) - errors
@@ -189,8 +179,11 @@ def _render(args: argparse.Namespace, findings: list[Any], files: int, stopped: 
         print(f"gradmend: {found} in {files} file{'s' * (files != 1)}", file=sys.stderr)
 
 
-def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int:
-    """Apply the safe fixes and say how many; or show all as a diff."""
+def _rewrite(
+    findings: list[Any], prints: dict[str, str], *, apply: bool, told: set[str] | None = None
+) -> int:
+    """Apply the safe fixes and say how many; or show all as a diff. `told`: files of which it was said why not."""
+    told = set() if told is None else told
     from gradmend.check.applying import Unfit, rewritten
 
     by_file: dict[str, list[Any]] = {}
@@ -207,12 +200,14 @@ def _rewrite(findings: list[Any], prints: dict[str, str], *, apply: bool) -> int
                 sys.stdout.write(made.diff)
             done += made.count
         except Unfit as why:
-            print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
+            if file not in told:
+                print(f"gradmend: {printable(file)}: {why}", file=sys.stderr)
+            told.add(file)
     return done
 
 
 def _stdin(args: argparse.Namespace) -> int:
-    from gradmend.check import applying, files, settings
+    from gradmend.check import applying, files, formats, settings
     from gradmend.check import run as runner
 
     name = os.path.abspath(args.stdin_filename) if args.stdin_filename else "-"
@@ -237,6 +232,8 @@ def _stdin(args: argparse.Namespace) -> int:
         sys.stdout.buffer.write(
             made.diff.encode("utf-8", "replace") if args.diff else made.text.encode(made.encoding)
         )
+        unread = [f for f in findings if f.rule == UNCHECKED]  # nothing else would say why it is as it was
+        sys.stderr.write(formats.render("concise", unread, False, []))
         left = len(findings) - (0 if args.diff else made.count)
         return 1 if left and not args.exit_zero else 0
     _show(args, findings, 1, [args.stdin_filename or "-"] * result.stopped)

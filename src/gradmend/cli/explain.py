@@ -71,6 +71,8 @@ def _rule(code: str) -> int:
 
 def _text(source: str | None) -> str:
     if source is None or source == "-":
+        if sys.stdin is None:
+            raise UsageError("explain: stdin is closed: give a rule (GM101) or a file")
         if source is None and sys.stdin.isatty():
             raise UsageError("explain: give a rule (GM101) or a file, or pipe an error into it")
         return sys.stdin.buffer.read().decode("utf-8", "replace")

@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from gradmend.cli import output
 from gradmend.errors import UsageError
 from gradmend.folder import launched_by
 
 # Each has add_parser(subparsers) and run(args) -> exit code; only the one that is asked for runs.
 _COMMANDS = ("run", "fix", "check", "server", "explain", "saves", "report", "dry-run", "demo", "doctor")
+_PROGRAMS = (
+    "run",
+    "fix",
+    "dry-run",
+    "server",
+)  # stdout, and what goes wrong with it, is the program's or the client's
 
 
 class _Version(argparse.Action):
@@ -45,16 +52,24 @@ def build(only: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     launched_by(sys._getframe(1).f_code.co_filename)
-    args = build(words[0] if words else None).parse_args(words)
-    command = import_module(f"gradmend.cli.{args.command.replace('-', '_')}")
+    name = words[0] if words else None
     try:
-        return int(command.run(args))
+        if name in _PROGRAMS:
+            return _run(words, name)
+        with output.told():
+            return _run(words, name)
     except UsageError as bad:
         print(f"gradmend: {bad}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `gradmend saves exp | head`
         sys.stderr.close()
         return 1
+
+
+def _run(words: list[str], name: str | None) -> int:
+    args = build(name).parse_args(words)
+    command = import_module(f"gradmend.cli.{args.command.replace('-', '_')}")
+    return int(command.run(args))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import os
 
 from gradmend.check.findings import Finding, Place, printable
+from gradmend.check.rewrite import lines_of, text_of
 
 
 def concise(findings: list[Finding]) -> str:
@@ -100,12 +101,13 @@ def _blank(text: str) -> str:
 
 def _source(place: Place) -> list[str]:
     try:
-        with open(place.file, encoding="utf-8", errors="replace") as handle:
-            text = handle.read()
-        if place.cell is not None:
-            from gradmend.check import notebooks
+        with open(place.file, "rb") as handle:
+            source = handle.read()
+        if place.cell is None:
+            return lines_of(text_of(source) or "")
+        from gradmend.check import notebooks
 
-            text = notebooks.source_of(notebooks.cells_of(json.loads(text))[place.cell - 1])
-        return text.split("\n")
+        content = json.loads(source.decode("utf-8-sig", "replace"))
+        return lines_of(notebooks.source_of(notebooks.cells_of(content)[place.cell - 1]))
     except (OSError, ValueError, IndexError, AttributeError):
         return []

@@ -148,12 +148,16 @@ class Branches:
     def _try(self, node: Any) -> str:
         expected = self.walk.ledger.expected
         self.walk.ledger.expected = expected or any(map(_awaits, node.handlers))
+        conditions = [("except", id(handler), self.walk.ledger.now()) for handler in node.handlers]
+        # What the body did is behind those who come from a handler only in part: which part, nobody knows.
+        back = [c for c, h in zip(conditions, node.handlers, strict=True) if not leaves(h.body)]
+        self.walk.path = (*self.walk.path, *((condition, False) for condition in back))
         status = self.walk.run_block(node.body)
+        self.walk.path = tuple(pair for pair in self.walk.path if pair[0] not in back)
         self.walk.ledger.expected = expected
-        for handler in node.handlers:
+        for handler, condition in zip(node.handlers, conditions, strict=True):
             if handler.name:
                 self.walk.statements.bind_name(handler.name, unknown(handler.name))
-            condition = ("except", id(handler), self.walk.ledger.now())
             ended, changes = self.walk.arm(condition, True, partial(self.walk.run_block, handler.body))
             if not ended:
                 self.walk.join(condition, [(True, changes), (False, [])])

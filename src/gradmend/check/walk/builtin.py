@@ -90,16 +90,14 @@ class Builtins:
                     else total
                 )
             return total
+        if name == "pow" and len(args) == 2:
+            return self.walk.expressions.arithmetic("pow", args[0], args[1], node)
         if (
-            name in ("max", "min", "abs", "pow", "round")
+            name in ("max", "min", "abs", "round")
             and first is not None
             and self.walk.tensors_in(first, deep=0)
         ):
-            return (
-                self.walk.ops.op({"abs": "abs", "pow": "pow"}.get(name, "maximum"), args, {}, node)
-                if name in ("abs", "pow")
-                else unknown()
-            )
+            return self.walk.ops.op(name, args, {}, node) if name == "abs" else unknown()
         if name == "map" and len(args) > 1:
             return Seq(
                 [

@@ -115,7 +115,17 @@ class Expressions:
         op = BINARY.get(type(node.op), "add")
         if is_sparse(left) or is_sparse(right):
             return self.walk.sparse.operator(op, left, right, node)
-        return self.walk.tensors.apply(op, node, {"self": left, "other": right})
+        return self.arithmetic(op, left, right, node)
+
+    def arithmetic(self, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+        apply = self.walk.tensors.apply
+        if op == "div" and isinstance(left, (Const, Number)):
+            # A number by a tensor is the number times its reciprocal, which is kept, and nobody has that one.
+            inverse = apply("reciprocal", node, {"self": right}, shown="/")
+            return apply("mul", node, {"self": inverse, "other": left}, shown="/")
+        if op == "pow" and any(not tensor.opaque for _, tensor in self.walk.tensors_in(right)):
+            return apply(op, node, {"self": left, "exponent": right})
+        return apply(op, node, {"self": left, "other": right})
 
     def _unary(self, node: ast.UnaryOp) -> Value:
         value = self.walk.eval(node.operand)
@@ -129,6 +139,8 @@ class Expressions:
                 return Const(~value.value if isinstance(node.op, ast.Invert) else +value.value, value.soft)
             except TypeError:
                 return unknown()
+        if isinstance(node.op, ast.UAdd):
+            return value  # the tensor itself
         if isinstance(node.op, ast.Invert):
             return self.walk.tensors.apply("bitwise_not", node, {"self": value})
         return self.walk.tensors.apply("neg", node, {"self": value})

@@ -231,7 +231,7 @@ class External:
                 )
             return args[0]
         if name in BINARY.values():
-            return self.walk.tensors.apply(name, node, {"self": args[0], "other": args[1]})
+            return self.walk.expressions.arithmetic(name, args[0], args[1], node)
         return unknown()
 
     def _foreach(self, last: str, args: list[Value], node: ast.AST) -> Value:

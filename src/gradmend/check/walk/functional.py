@@ -96,10 +96,13 @@ class Functional:
             return self.walk.tensors.apply("dropout", node, {"input": x}, shown=last)
         if last == "one_hot":
             return self.walk.tensors.fresh(node)
+        if last.endswith("_with_indices"):
+            last, keywords = last.removesuffix("_with_indices"), {**keywords, "return_indices": Const(True)}
         if last.endswith(("pool2d", "pool1d", "pool3d")):
-            return self.walk.tensors.apply(
+            result = self.walk.tensors.apply(
                 "max_pool2d" if "max" in last else "avg_pool2d", node, {"self": x, "input": x}, shown=last
             )
+            return self.walk.layers.pooled(result, keywords.get("return_indices", NONE), node)
         clean = {k: v for k, v in keywords.items() if k != "inplace"}
         if not args and "input" in clean:
             args = [clean.pop("input")]

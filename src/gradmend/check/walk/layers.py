@@ -101,7 +101,8 @@ class Layers:
             second = (table.op(function) or table.NOTHING).args[1:2]
             if len(args) > 1 and second:
                 slots[second[0]] = args[1]
-            return self.walk.tensors.apply(function, node, slots, shown=function)
+            result = self.walk.tensors.apply(function, node, slots, shown=function)
+            return self.pooled(result, owner.attrs.get("return_indices", NONE), node)
         if name.startswith("Dropout") or name.endswith("Dropout"):
             if inplace is not None and self.walk.questions.truthy(inplace) is True:
                 return self.walk.writes.write(
@@ -109,6 +110,12 @@ class Layers:
                 )
             return self.walk.tensors.apply("dropout", node, {"input": x}, shown="dropout")
         return self.generic_module(owner, args, keywords, node)
+
+    def pooled(self, result: Value, indices: Value, node: ast.AST) -> Value:
+        """What a pool gives: with return_indices, where it found the values too."""
+        if self.walk.questions.truthy(indices) is True:
+            return Seq([result, self.walk.tensors.fresh(node)], "tuple")
+        return result
 
     def generic_module(
         self, owner: Instance, args: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -127,6 +134,10 @@ class Layers:
             result.node, result.grad, result.leaf = made, min(grad, MAYBE), False
             if isinstance(weights, Tensor):
                 self.walk.tensors.save((), weights, made, node, snake(owner.nn), "weight", False)
+            if owner.nn in ("MultiheadAttention", "TransformerEncoderLayer"):
+                # With batch_first it may multiply a copy.
+                for path, tensor in self.walk.tensors_in(Seq(args[:3])):
+                    self.walk.tensors.save(path, tensor, made, node, snake(owner.nn), "input", False)
         return result
 
     def linear(self, x: Value, weight: Value, bias: Value, node: ast.AST) -> Value:
@@ -238,6 +249,9 @@ class Layers:
             if owner.nn == "RNNCell" and grad:
                 self.walk.tensors.save((), tensor, made, node, shown, "result", grad == YES)
             return tensor
-        return Seq(
-            [result(), Seq([result(), result()], "tuple") if owner.nn == "LSTM" else result()], "tuple"
-        )
+        if owner.nn != "LSTM":
+            return Seq([result(), result()], "tuple")
+        output = result()
+        if grad:  # by the kernels of most machines, not by all
+            self.walk.tensors.save((), output, made, node, shown, "result", False)
+        return Seq([output, Seq([result(), result()], "tuple")], "tuple")

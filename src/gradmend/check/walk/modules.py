@@ -61,6 +61,8 @@ class Modules:
             inplace = args[MODULES[name]]
         if inplace is not None:
             made.attrs["inplace"] = inplace
+        if "return_indices" in keywords:
+            made.attrs["return_indices"] = keywords["return_indices"]
         if "Dropout" in name and (args or "p" in keywords):
             made.attrs["p"] = args[0] if args else keywords["p"]
         if name == "LeakyReLU":

@@ -12,9 +12,7 @@ from gradmend.check.walk.sparse import is_sparse
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
 
-_PAIRS = frozenset(
-    "max min sort topk median mode kthvalue cummax cummin svd qr eig eigh slogdet std_mean var_mean".split()
-)
+_WITH_DIM = frozenset({"max", "min", "median", "nanmedian"})  # without, they give one tensor
 
 
 class Ops:
@@ -40,15 +38,18 @@ class Ops:
         info = table.op(name)
         if name in table.MANY:
             return self.walk.tensors.view(args[0], "many", node, name) if args else unknown()
+        if name in table.UNSAFE and args:
+            return Seq([], "tuple", self.walk.tensors.apply("clone", node, {"self": args[0]}, shown=name))
+        if name == "linalg_matrix_norm" and (len(args) > 1 or "ord" in keywords):
+            return self.walk.tensors.apply("sum", node, {"self": args[0]}, shown="matrix_norm")
+        if name == "gumbel_softmax" and (len(args) > 2 or "hard" in keywords):
+            return self.walk.tensors.apply("sum", node, {"self": args[0]}, shown=name)
         if info is None:
             if any(isinstance(a, Tensor) for a in args):
                 return self.walk.calls.unknown_call(None, args, keywords, node)
             return unknown()
         if name in ("max", "min") and len(args) > 1 and not isinstance(args[1], Const):
             return self.walk.tensors.apply("maximum", node, {"self": args[0], "other": args[1]}, shown=name)
-        pair = name in _PAIRS and (
-            len(args) > 1 or "dim" in keywords or name in ("sort", "topk", "svd", "qr", "eigh", "slogdet")
-        )
         slots: dict[str, Value] = {}
         for i, value in enumerate(args):
             if i < len(info.args):
@@ -57,12 +58,33 @@ class Ops:
             slots[info.args[0] if key == "input" else key] = value
         if not method and args and isinstance(args[0], Tensor) and is_sparse(args[0]):
             self.walk.sparse.refuse(args[0], name, args[1:], keywords, node)
-        if pair:
-            first = self.walk.tensors.apply("sum", node, {"self": args[0]}, shown=name)
-            if isinstance(first, Tensor) and first.node is not None:
-                first.node.keeps = True
-            return Seq([first, self.walk.tensors.fresh(node)], "tuple")
+        kinds = table.SEVERAL.get(name.removeprefix("linalg_"), "")
+        if kinds and args and (len(args) > 1 or "dim" in keywords or name not in _WITH_DIM):
+            return self._several(info, kinds, args[0], node)
         return self.walk.tensors.apply(name, node, slots)
+
+    def _several(self, info: table.Op, kinds: str, given: Value, node: ast.AST) -> Value:
+        """Values with their indices, a sign with a logarithm, ...: one op, several results."""
+        shown = info.name.removeprefix("linalg_")
+        first = self.walk.tensors.apply("sum", node, {"self": given}, shown=shown)
+        if not isinstance(first, Tensor):
+            return Seq([first, *(self.walk.tensors.fresh(node) for _ in kinds[1:])], "tuple")
+        results = [first]
+        for kind in kinds[1:]:
+            other = self.walk.tensors.fresh(node)
+            if kind != "i":
+                other.node, other.grad, other.leaf = first.node, first.grad, first.leaf
+                other.opaque, other.guessed = first.opaque, first.guessed
+            results.append(other)
+        if first.node is not None:
+            first.node.keeps = True
+            found = {info.args[0]: self.walk.tensors_in(given)}
+            if info.name not in _WITH_DIM:  # which keep what they were given in their other form
+                self.walk.tensors.keep(info, first.node, node, found, None, shown)
+            for kind, result in zip(kinds, results, strict=True):
+                if kind == "k":
+                    self.walk.tensors.save((), result, first.node, node, shown, "result", first.grad == YES)
+        return Seq(list(results), "tuple")
 
     def all_kept(self, name: str, args: list[Value], node: ast.AST) -> Value:
         """Products of several: each is kept for the others' sake."""

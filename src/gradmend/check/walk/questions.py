@@ -12,6 +12,7 @@ from gradmend.check.values import (
     Bound,
     Class,
     Const,
+    Dict,
     Ext,
     Function,
     Instance,
@@ -154,6 +155,8 @@ class Questions:
             value = self.walk.eval(node)
             if isinstance(value, Const):
                 return ("c", repr(value.value))
+            if isinstance(value, (Dict, Seq)):  # with more in it, the answer may be another
+                return ("v", value, len(value.items))
             return ("e", value.name) if isinstance(value, Ext) else ("v", value)
         if kind is ast.Constant:
             return ("c", repr(node.value))

@@ -23,6 +23,7 @@ from gradmend.check.values import (
     Value,
     unknown,
 )
+from gradmend.check.walk.operators import BINARY
 from gradmend.check.walk.sparse import COALESCED, CSR, LAYOUTS, VALUES
 
 if TYPE_CHECKING:
@@ -239,6 +240,12 @@ class TensorMethods:
             return made
         if table.is_inplace(name):
             return self.in_place(tensor, name, args, keywords, node)
+        if name.startswith("__") and len(args) == 1 and not keywords:
+            plain = name.strip("_").replace("truediv", "div")
+            if plain in BINARY.values():
+                return self.walk.expressions.arithmetic(plain, tensor, args[0], node)
+            if plain[:1] == "r" and plain[1:] in BINARY.values():
+                return self.walk.expressions.arithmetic(plain[1:], args[0], tensor, node)
         if name in ("retain_grad", "share_memory_", "rename_", "__enter__", "__exit__"):
             return tensor
         if tensor.quiet and name not in table.MANY and not (table.op(name) or table.NOTHING).view:

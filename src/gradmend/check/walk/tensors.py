@@ -39,6 +39,7 @@ class Tensors:
         self.walk = walk
 
     def node_of(self, tensor: Tensor) -> Node | None:
+        self._torn(tensor)
         node = tensor.history()
         if node is None and tensor.grad and not tensor.quiet:
             node = Node("leaf", [], tensor.origin or self.walk.place, ())
@@ -48,8 +49,32 @@ class Tensors:
         return node
 
     def grad_of(self, tensor: Tensor) -> int:
+        self._torn(tensor)
         tensor.history()
         return tensor.grad
+
+    def _torn(self, tensor: Tensor) -> None:
+        """One of several views of one call, used after its base was written: PyTorch refuses the use."""
+        base = tensor.base
+        if base is None or not tensor.many or base.many or base.age == tensor.base_age:
+            return
+        wrote = base.node
+        if tensor.grad != YES or wrote is None or tensor.opaque or self.walk.grad_mode is not True:
+            return
+        if not self.walk.on_path(wrote.path) or self.walk.healed or self.walk.statement is None:
+            return
+        sure = wrote.sure and not tensor.uncertain and set(wrote.path) <= set(self.walk.path)
+        name = f"`{base.name}`" if base.name else "a tensor"
+        self.walk.told(
+            words.refused(
+                "GM122",
+                wrote.place,
+                f"{wrote.op} changes {name}, of which unbind, split or chunk gave several views: PyTorch refuses to use them "
+                "after it",
+                "error" if sure else "warning",
+                (("one of them is used here", self.walk.at(self.walk.statement)),),
+            )
+        )
 
     def strongest(self, found: list[tuple[Path, Tensor]]) -> int:
         """Whether a result that depends on these needs a gradient, in the grad mode we are in."""
@@ -144,6 +169,9 @@ class Tensors:
         """Enter the Saves of one op: a slot is kept where an input whose gradient reads it needs one."""
         for slot, readers in info.keeps.items():
             asked = [pair for reader in readers for pair in found.get(reader, ())]
+            if slot == "result" and info.name in table.KEEPS_RESULT_WITH:
+                asked = [pair for pair in asked if not pair[1].opaque]
+                asked = [pair for pairs in found.values() for pair in pairs] if asked else []
             strength = self.strongest(asked)
             if strength == NO or slot in skip:
                 continue
@@ -274,5 +302,5 @@ class Tensors:
 def _by_way_of(path: Path, node: Node, place: Place) -> Node:
     """A node that is behind us only on these arms."""
     made = Node("either", [node], place, path)
-    made.sure = node.sure
+    made.sure, made.either = node.sure, True
     return made
