@@ -219,7 +219,7 @@ class Watching(ContextDecorator):
 
     def count(self) -> None:
         """Enter how often each conflict came so far."""
-        for _, teller in self._open:
+        for _, teller, _ in self._open:
             teller.count()
 
     def __enter__(self) -> Session:
