@@ -146,6 +146,7 @@ class Calls:
         ):
             return self.unknown_call(None, args, keywords, node)
         self.walk.visited.add(key)
+        self.walk.modes.setdefault(key, set()).add(self.walk.grad_mode)
         env: dict[str, Value] = {}
         frame = Frame(function.module, env, function.env or ())
         frame.function, frame.cls, frame.block = function, function.cls, block
