@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gradmend.check import words
 from gradmend.check.findings import Call, Finding, Place, Severity, StaticFix
 from gradmend.check.instead import UNKNOWN, Instead
 from gradmend.check.values import Node, Path, Storage, Tensor
+
+if TYPE_CHECKING:
+    from gradmend.check.walk.frames import Region
 
 _NONE: frozenset = frozenset()
 _MOST = 48  # events kept per storage: the latest matter, and cost stays linear
@@ -33,6 +37,7 @@ class Save:
     whole: Tensor | None  # the tensor itself was kept, not a view of it
     unguarded: bool = False
     lent: frozenset = _NONE  # conditions of its path that come with a value, not from where it stands
+    region: Region | None = None  # the checkpointed function that the op is in
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +58,7 @@ class Write:
     via: Call | None = None
     of: Tensor | None = None  # of detach_(): the tensor that was detached
     lent: frozenset = _NONE
+    region: Region | None = None
 
 
 @dataclass(slots=True)
@@ -158,6 +164,12 @@ class Ledger:
                 continue  # a view that was kept still looks at the old memory
             if write.how == "detach" and (save.whole is not write.of or save.slot == "result"):
                 continue
+            if save.region is not None:
+                if write.region is not save.region:
+                    continue  # backward reads what the second run keeps
+                if save.region.anew and save.region.kept < write.tick:
+                    continue  # the second run ends before it comes to the write
+                save.unguarded = save.region.anew  # its hooks ask no counter
             sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
             sure = (
                 sure

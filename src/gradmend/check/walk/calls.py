@@ -235,7 +235,8 @@ class Calls:
             if not parts:
                 return unknown()
             made = self.walk.tensors.record("call", parts, node)
-            made.keeps, made.sure = True, False
+            self.walk.tensors.holds(made)
+            made.sure = False
             result.node, result.leaf, result.grad = made, False, MAYBE
             if owner is not None and found:
                 weights = self.parameters_of_opaque(owner)

@@ -122,7 +122,7 @@ class Layers:
         result.opaque = True
         if grad:
             made = self.walk.tensors.record(snake(owner.nn) or "call", found, node)
-            made.keeps = True
+            self.walk.tensors.holds(made)
             made.sure = False
             result.node, result.grad, result.leaf = made, min(grad, MAYBE), False
             if isinstance(weights, Tensor):

@@ -60,7 +60,7 @@ class Ops:
         if pair:
             first = self.walk.tensors.apply("sum", node, {"self": args[0]}, shown=name)
             if isinstance(first, Tensor) and first.node is not None:
-                first.node.keeps = True
+                self.walk.tensors.holds(first.node)
             return Seq([first, self.walk.tensors.fresh(node)], "tuple")
         return self.walk.tensors.apply(name, node, slots)
 

@@ -92,6 +92,7 @@ class Tensors:
         if info is not None:
             self.keep(info, node, site, found, result, shown or name)
         else:
+            self.holds(node)
             node.keeps = grad == YES
             node.sure = False
         return result
@@ -147,7 +148,7 @@ class Tensors:
             strength = self.strongest(asked)
             if strength == NO or slot in skip:
                 continue
-            node.keeps = True
+            self.holds(node)
             if slot == "result":
                 if result is not None:
                     self.save((), result, node, site, shown, slot, strength == YES)
@@ -155,6 +156,12 @@ class Tensors:
             for path, tensor in found.get(slot, ()):
                 if not self._recomputed(tensor):
                     self.save(path, tensor, node, site, shown, slot, strength == YES)
+
+    def holds(self, node: Node) -> None:
+        """It keeps something, known or not: the second run of a checkpointed function goes on until here."""
+        node.keeps = True
+        if self.walk.recomputed is not None:
+            self.walk.recomputed.kept = self.walk.ledger.now()
 
     def save(
         self,
@@ -176,6 +183,7 @@ class Tensors:
             return
         mine = merged(self.walk.path, path)
         tick = self.walk.ledger.now()
+        region = self.walk.recomputed if op != "checkpoint" else None
         for storage in tensor.storages:
             whole = tensor if tensor.base is None and slot != "weight_t" else None
             leaf = (
@@ -198,6 +206,7 @@ class Tensors:
                     whole,
                     unguarded,
                     self.walk.lent(path),
+                    region,
                 )
             )
 

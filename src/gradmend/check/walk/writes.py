@@ -103,9 +103,10 @@ class Writes:
             info = table.op(op) or table.op(op.rstrip("_"))
             self.advance(tensor, node, grad)
             if info is not None and info.keeps_result and self.walk.tensors.strongest([((), tensor)]):
-                strength = grad == YES
-                node.keeps = True
-                self.walk.tensors.save((), tensor, node, site, shown, "result", strength)
+                self.walk.tensors.holds(node)
+                # By a number, pow_ keeps a copy of what was there, and not its result.
+                if info.name not in ("pow", "pow_") or not all(t.guessed for _, t in others):
+                    self.walk.tensors.save((), tensor, node, site, shown, "result", grad == YES)
 
     def advance(self, tensor: Tensor, node: Node, grad: int) -> None:
         """The tensor, and what it is a view of, now come from this node."""
@@ -182,6 +183,7 @@ class Writes:
                     made=by.site if by is not None else None,
                     via=self.walk.via(),
                     lent=self.walk.lent(),
+                    region=self.walk.recomputed,
                 ),
             )
 
@@ -201,6 +203,7 @@ class Writes:
                         not tensor.uncertain,
                         of=tensor,
                         lent=self.walk.lent(),
+                        region=self.walk.recomputed,
                     ),
                 )
 
