@@ -50,9 +50,11 @@ class Ops:
             len(args) > 1 or "dim" in keywords or name in ("sort", "topk", "svd", "qr", "eigh", "slogdet")
         )
         slots: dict[str, Value] = {}
+        # A method's own tensor is `self` wherever that stands: torch.polygamma(n, x), x.polygamma(n).
+        order = sorted(info.args, key="self".__ne__) if method else info.args
         for i, value in enumerate(args):
-            if i < len(info.args):
-                slots[info.args[i]] = value
+            if i < len(order):
+                slots[order[i]] = value
         for key, value in keywords.items():
             slots[info.args[0] if key == "input" else key] = value
         if not method and args and isinstance(args[0], Tensor) and is_sparse(args[0]):
