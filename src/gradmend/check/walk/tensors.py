@@ -225,7 +225,7 @@ class Tensors:
         made = Tensor(base.storages, NO)
         made.opaque, made.quiet, made.param = base.opaque, base.quiet, False
         made.uncertain, made.gradient, made.sparse = base.uncertain, base.gradient, base.sparse
-        made.name = base.name
+        made.name, made.turns = base.name, base.turns
         made.origin = self.walk.at(site)
         made.leaf = False
         grad = self.grad_of(base)
@@ -239,6 +239,8 @@ class Tensors:
             made.grad = grad
             made.node = Node(name, [parent] if parent is not None else [], made.origin, self.walk.path)
             made.node.sure = grad == YES
+        if base.turns is not None:
+            made.origin = base.origin  # where the .grad was taken
         made.many = many or base.many
         made.expanded = base.expanded or name in ("expand", "expand_as", "broadcast_to")
         return made
