@@ -181,6 +181,20 @@ def _positions(call: str, args: list[str]) -> dict[str, str]:
     return given
 
 
+def in_place(name: str, made: dict[str, Any]) -> dict[str, Any] | None:
+    """An op made of others that keeps its result in place, and not out of place: selu_."""
+    plain = made[name[:-1]]
+    if name in made or "result" in plain.get("keeps", {}) or plain.get("view") or name.startswith(CRASH):
+        return None
+    ran = _composite.measure(name)
+    if ran is None or not ran.keeps_output:
+        return None
+    return {
+        "args": arguments(name),
+        "keeps": {slot: ["self"] for slot in sorted((*ran.kept_inputs, "result"))},
+    }
+
+
 def table() -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name in names():
@@ -196,6 +210,9 @@ def table() -> dict[str, Any]:
             made[name] = from_formulas(own)  # in place it may keep another thing: leaky_relu_ its result
         if not name.startswith("_") and plain not in made and (found := entry_of(plain)) is not None:
             made[plain] = found
+    made |= {
+        name: found for plain in list(made) if (found := in_place(name := f"{plain}_", made)) is not None
+    }
     return {"torch": torch.__version__.partition("+")[0], "ops": made}
 
 

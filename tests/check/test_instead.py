@@ -256,3 +256,136 @@ net(x).sum().backward()
     mended, _ = fixed(source, [found], unsafe=True)
     exec(mended, {})
     assert check_file("/nowhere/h.py", mended.encode()).findings == []
+
+
+HELD = """\
+import torch
+
+x = torch.linspace(0.1, 1, 3).requires_grad_()
+i = 1
+hs = [torch.relu(x), torch.relu(x * 2)]
+d = {{"a": x.exp(), "b": [x.exp()]}}
+{line}
+(sum(hs) + d["a"] + d["b"][0]).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "typed", "clone"),
+    [
+        ("hs[i - 1] += hs[i]", "hs[i - 1] = hs[i - 1] + hs[i]", "hs[i - 1]"),
+        ("d['a'] *= 2", "d['a'] = d['a'] * 2", "d['a']"),
+        ("d['b'][0] += 1", "d['b'][0] = d['b'][0] + 1", "d['b'][0]"),
+        ("hs[0].mul_(2)", "hs[0] = hs[0].mul(2)", "hs[0]"),
+        ("hs[-1][0] = 0.0", "", "hs[-1]"),
+        ("d['b'][0][1:] += 1", "", "d['b'][0]"),
+    ],
+)
+def test_an_item_of_a_list_is_bound_anew_and_not_the_list(line: str, typed: str, clone: str) -> None:
+    source = HELD.format(line=line)
+    with pytest.raises(RuntimeError, match="inplace"):
+        exec(source, {})
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert found.place.line == 7 and f"`{clone} = {clone}.clone()`" in found.help
+    assert f"write `{typed}`" in found.help or not typed
+    rewritten, count = fixed(source, [found], unsafe=True)
+    assert count == 1 and f"{clone} = {clone}.clone()" in rewritten
+    for mended in filter(None, (rewritten, HELD.format(line=typed) if typed else "")):
+        space: dict = {}
+        exec(mended, space)
+        want = gradient_of(line)
+        assert torch.allclose(space["x"].grad, want)
+        assert check_file("/nowhere/h.py", mended.encode()).findings == []
+
+
+def gradient_of(line: str) -> torch.Tensor:
+    """With every kept result cloned at once: nothing that backward needs is written to."""
+    source = HELD.format(line=line)
+    for made in ("torch.relu(x)", "torch.relu(x * 2)", "x.exp()"):
+        source = source.replace(made, f"{made}.clone()")
+    space: dict = {}
+    exec(source, space)
+    return space["x"].grad
+
+
+ELSEWHERE = """\
+import torch
+
+x = torch.linspace(0.1, 1, 3).requires_grad_()
+outs = []
+y = {made}
+outs.append(y)
+z = {read}
+y *= 2
+(sum(outs) + z).sum().backward()
+"""
+
+
+def test_what_a_list_holds_too_is_said_to_keep_the_old_value() -> None:
+    result = ELSEWHERE.format(made="x.exp()", read="0")
+    help = helps(result)
+    assert help.startswith("write `y = y * 2`") and "whatever else holds `y` has the old value" in help
+    assert help.endswith("leave this line and clone what exp returns on line 5")
+    given = ELSEWHERE.format(made="x * 3", read="y.sin()")
+    assert helps(given).endswith("leave this line and give sin on line 7 a clone")
+    for broken, mended, changed in (
+        (result, ELSEWHERE.format(made="x.exp().clone()", read="0"), 2 * torch.linspace(0.1, 1, 3).exp()),
+        (given, given.replace("y.sin()", "y.clone().sin()"), 6 + 3 * (3 * torch.linspace(0.1, 1, 3)).cos()),
+    ):
+        with pytest.raises(RuntimeError, match="inplace"):
+            exec(broken, {})
+        space: dict = {}
+        exec(mended, space)
+        assert torch.allclose(space["x"].grad, changed)
+        assert check_file("/nowhere/h.py", mended.encode()).findings == []
+    alone = result.replace("outs.append(y)", "pass").replace("sum(outs)", "y")
+    assert "whatever else" not in helps(alone)
+
+
+LEAF = """\
+import torch
+
+a = torch.zeros(2, 3, requires_grad=True)
+b = torch.ones(2, 3, requires_grad=True)
+t = a[0]
+{line}
+(t * 2).sum().backward()
+"""
+
+
+def test_no_grad_is_not_put_around_what_has_a_gradient() -> None:
+    source = LEAF.format(line="t += b[0]")
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert found.rule == "GM121" and "no_grad would cut the gradient" in found.help
+    mended, count = fixed(source, [found], unsafe=True)
+    assert count == 1 and "t = t.clone()\nt += b[0]" in mended
+    space: dict = {}
+    exec(mended, space)
+    assert space["a"].grad[0].tolist() == space["b"].grad[0].tolist() == [2.0, 2.0, 2.0]
+    (plain,) = check_file("/nowhere/h.py", LEAF.format(line="t += 1").encode()).findings
+    assert plain.fix is not None and "no_grad" in plain.fix.edits[0].text and "no_grad():`" in plain.help
+
+
+@pytest.mark.parametrize(
+    ("line", "write", "called"),
+    [
+        ("l = F.mse_loss(x * 1, t)", "t += 1", "target"),
+        ("l = (x * 2).masked_fill(m, 0).sum()", "m[0] = True", "mask"),
+        ("l = (x * 2).index_select(0, i).sum()", "i += 1", "index"),
+    ],
+)
+def test_what_says_where_is_called_by_what_it_is(line: str, write: str, called: str) -> None:
+    source = f"""\
+import torch
+import torch.nn.functional as F
+x = torch.ones(3, requires_grad=True)
+t, m, i = torch.rand(3), torch.tensor([False, True, False]), torch.tensor([0, 1])
+{line}
+{write}
+l.backward()
+"""
+    with pytest.raises(RuntimeError, match="inplace"):
+        exec(source, {})
+    (found,) = check_file("/nowhere/h.py", source.encode()).findings
+    assert (found.place.line, found.rule) == (6, "GM106")
+    assert found.help == f"clone the {called} before it is changed"

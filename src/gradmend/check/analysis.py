@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from gradmend.check import words
+from gradmend.check.callers import Callers
 from gradmend.check.findings import Finding, place_of
 from gradmend.check.project import Module, Project
 from gradmend.check.risk import Risks
@@ -19,6 +20,8 @@ from gradmend.check.walk.walker import Walker
 _BASE = 30_000
 _PER_STATEMENT = 30
 _MOST = 2_000_000
+# What PyTorch refuses in grad mode alone: of a function that is tried on its own, the mode is its callers'.
+_BY_MODE = frozenset({"GM121", "GM122", "GM123", "GM125", "GM126", "GM127"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +85,21 @@ def _rest(walker: Walker, module: Module, risks: Risks) -> None:
     # A program that never calls backward shows nothing of what its models do in training.
     seen = set(walker.visited) if walker.ledger.backwards else set()
     walker.deepest = 7
+    known = Callers().add(module.tree)
     for value in list(module.env.values()):
         if isinstance(value, Function) and value.module is module:
             if id(value.node) not in seen and id(value.node) in risks.functions:
                 _fresh(walker, risks, value.node)
-                _guarded(walker, partial(_alone, walker, value, [], module), module, value.node)
+                _try(walker, value, [], module, known)
         elif isinstance(value, Class) and value.module is module:
-            _class(walker, value, module, risks, seen)
+            _class(walker, value, module, risks, seen, known)
 
 
 def _fresh(walker: Walker, risks: Risks, node: Any) -> None:
     walker.left = 3_000 + _PER_STATEMENT * risks.sizes.get(id(node), 20)
 
 
-def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[int]) -> None:
+def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[int], known: Callers) -> None:
     methods = [m for m in cls.attrs.values() if isinstance(m, Function) and m.module is module]
     wanted = [
         m
@@ -139,7 +143,7 @@ def _class(walker: Walker, cls: Class, module: Module, risks: Risks, seen: set[i
         _fresh(walker, risks, method.node)
         # In which order methods are called, nobody knows: each finds the object as __init__ left it.
         before = dict(holder[0].attrs)
-        _guarded(walker, partial(_alone, walker, method, first, module), module, method.node)
+        _try(walker, method, first, module, known)
         holder[0].attrs.clear()
         holder[0].attrs.update(before)
 
@@ -148,6 +152,22 @@ def _function_class(walker: Walker, cls: Class, module: Module) -> None:
     """A custom autograd Function that nobody applies here."""
     walker.frames.append(Frame(module, module.env))
     walker.functions.check_function(cls)
+
+
+def _try(walker: Walker, function: Function, first: list[Value], module: Module, known: Callers) -> None:
+    """One function on its own, in the grad mode of those who call it, as far as this file shows them."""
+    there, backwards = dict(walker.ledger.findings), walker.ledger.backwards
+    quiet = known.never_in_grad_mode(function.name) or walker.modes.get(id(function.node)) == {False}
+    # What has no underscore may be called from anywhere: there, only what rests on the mode alone is let go.
+    walker.grad_mode = not (quiet and function.name.startswith("_"))
+    _guarded(walker, partial(_alone, walker, function, first, module), module, function.node)
+    if function.name == "forward" or (walker.ledger.backwards > backwards and not quiet):
+        return  # it trains, or is what training calls: grad mode is on
+    for key, finding in list(walker.ledger.findings.items()):
+        if finding is not there.get(key) and finding.rule in _BY_MODE:
+            del walker.ledger.findings[key]
+            if not quiet:
+                walker.ledger.findings[key] = replace(finding, severity="warning", tried=function.name)
 
 
 def _alone(walker: Walker, function: Function, first: list[Value], module: Module) -> None:

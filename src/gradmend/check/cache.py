@@ -110,7 +110,11 @@ def _own_fingerprint() -> str:
 
 def _raw(finding: Finding) -> dict[str, Any]:
     there = finding.stands_for
-    return {**finding.as_json(), "stands_for": there.as_json() if there is not None else None}
+    return {
+        **finding.as_json(),
+        "stands_for": there.as_json() if there is not None else None,
+        "tried": finding.tried,
+    }
 
 
 def _is(value: Any, kind: type) -> Any:
@@ -134,6 +138,7 @@ def _finding(raw: dict[str, Any]) -> Finding:
         if fix
         else None,
         stands_for=_place(raw["stands_for"]) if raw["stands_for"] else None,
+        tried=raw["tried"],
     )
 
 

@@ -27,8 +27,13 @@ class Instead:
 UNKNOWN = Instead()
 
 
-def instead(statement: ast.stmt | None, site: ast.AST, scope: ast.AST | None = None) -> Instead:
-    """Of the statement, where it is the write itself; else of the call inside of it. `scope`: the function or module around."""
+def instead(
+    statement: ast.stmt | None, site: ast.AST, scope: ast.AST | None = None, held: ast.expr | None = None
+) -> Instead:
+    """Of the statement, where it is the write itself; else of the call inside of it. `scope`: the function or module around.
+    `held`: the item of a list or dict that the written tensor is: it can be bound anew as a name can."""
+    if held is not None:
+        return _of_item(statement, site, held)
     if isinstance(statement, ast.AugAssign) and site is statement:
         if not _dotted(statement.target):
             return _kept(_cloned(statement.target), statement.target, None, statement, scope)
@@ -51,6 +56,21 @@ def instead(statement: ast.stmt | None, site: ast.AST, scope: ast.AST | None = N
     else:  # the result is used here, and the changed tensor later
         found = Instead("", _clone(target))
     return _kept(found, target, call, statement, scope)
+
+
+def _of_item(statement: ast.stmt | None, site: ast.AST, held: ast.expr) -> Instead:
+    """`hs[i] += 1`, `hs[i].add_(1)`, `hs[i][0] = 1` of a list `hs`."""
+    name = ast.unparse(held)
+    clone = f"{name} = {name}.clone()"
+    if isinstance(statement, ast.AugAssign) and site is statement:
+        if ast.unparse(statement.target) != name:
+            return Instead("", clone, True)
+        return Instead(_assigned(held, ast.BinOp(held, statement.op, statement.value)), clone)
+    if isinstance(statement, ast.Expr) and statement.value is site and isinstance(site, ast.Call):
+        target, call = _chain(site)
+        if target is not None and call is not None and ast.unparse(target) == name:
+            return Instead(_assigned(held, call), clone)
+    return Instead("", clone, isinstance(statement, ast.Assign))
 
 
 def _kept(
@@ -131,7 +151,7 @@ def _chain(site: ast.Call) -> tuple[ast.expr | None, ast.expr | None]:
 def reads(statement: ast.stmt) -> list[ast.expr]:
     """Where the statement that writes reads what it writes to: `h[t - 1]` in `h[t] = h[t - 1] @ w`. A clone before the statement
     leaves both in one memory; one of what is read parts them."""
-    target = _target(statement)
+    target = target_of(statement)
     while isinstance(target, ast.Subscript):
         target = target.value
     if target is None or not _dotted(target):
@@ -156,7 +176,7 @@ def reads(statement: ast.stmt) -> list[ast.expr]:
     return sorted(found, key=lambda n: (n.lineno, n.col_offset))
 
 
-def _target(statement: ast.stmt) -> ast.expr | None:
+def target_of(statement: ast.stmt) -> ast.expr | None:
     if isinstance(statement, ast.AugAssign):
         return statement.target
     if isinstance(statement, ast.Assign):

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gradmend.check import words
 from gradmend.check.findings import Call, Finding, Place, Severity, StaticFix
 from gradmend.check.instead import UNKNOWN, Instead
 from gradmend.check.values import Node, Path, Storage, Tensor
 from gradmend.check.walk.paths import merged
+
+if TYPE_CHECKING:
+    from gradmend.check.walk.frames import Region
 
 _NONE: frozenset = frozenset()
 _WAYS = 6  # to one node that are followed: each excludes other writes
@@ -35,6 +39,7 @@ class Save:
     whole: Tensor | None  # the tensor itself was kept, not a view of it
     unguarded: bool = False
     lent: frozenset = _NONE  # conditions of its path that come with a value, not from where it stands
+    region: Region | None = None  # the checkpointed function that the op is in
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +60,8 @@ class Write:
     via: Call | None = None
     of: Tensor | None = None  # of detach_(): the tensor that was detached
     lent: frozenset = _NONE
+    region: Region | None = None
+    elsewhere: bool = False  # a name is written to, and something else may hold the tensor as well
 
 
 @dataclass(slots=True)
@@ -168,6 +175,12 @@ class Ledger:
                 continue  # a view that was kept still looks at the old memory
             if write.how == "detach" and (save.whole is not write.of or save.slot == "result"):
                 continue
+            if save.region is not None:
+                if write.region is not save.region:
+                    continue  # backward reads what the second run keeps
+                if save.region.anew and save.region.kept < write.tick:
+                    continue  # the second run ends before it comes to the write
+                save.unguarded = save.region.anew  # its hooks ask no counter
             sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
             sure = (
                 sure

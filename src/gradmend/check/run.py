@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gradmend.check.cache import Cache
+from gradmend.check.callers import callers_in
 from gradmend.check.files import Result, check_file
 from gradmend.check.findings import Finding
 from gradmend.check.project import look_again
@@ -56,7 +57,8 @@ def check(
             if not finding.told_in(asked) or not settings.wants(finding.rule, where.file):
                 continue
             key = (where.file, where.cell, finding.rule, where.line, where.column)
-            if key not in found or (found[key].severity == "warning" and finding.severity == "error"):
+            there = found.get(key)
+            if there is None or (there.severity, there.tried) > (finding.severity, finding.tried):
                 found[key] = finding
 
     for file in files:
@@ -73,8 +75,16 @@ def check(
             progress(done + outcome.cached, len(files))
     store.close()
     outcome.stopped.sort()
-    outcome.findings = sorted(without_echoes(found.values()), key=lambda f: f.order)
+    told = without_echoes(judged_by_callers(list(found.values()), files))
+    outcome.findings = sorted(told, key=lambda f: f.order)
     return outcome
+
+
+def judged_by_callers(findings: list[Finding], files: list[str]) -> Iterator[Finding]:
+    """Without those that rest on grad mode, where all that calls the function in these files is under no_grad."""
+    tried = {f.tried for f in findings if f.tried}
+    known = callers_in(files, tried)
+    return (f for f in findings if not (f.tried and known.never_in_grad_mode(f.tried)))
 
 
 def without_echoes(findings: Iterable[Finding]) -> Iterator[Finding]:

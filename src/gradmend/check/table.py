@@ -77,8 +77,7 @@ UNSAFE = frozenset(
 CONSTANT = frozenset(
     """
     argmax argmin argsort eq ne lt le gt ge equal allclose isclose isnan isinf isfinite logical_and logical_or
-    logical_not logical_xor any all nonzero sign count_nonzero bincount searchsorted bucketize floor_divide floor ceil
-    round trunc bernoulli multinomial histc unique unique_consecutive one_hot randint_like zeros_like ones_like rand_like
+    logical_not logical_xor any all nonzero count_nonzero bincount searchsorted bucketize floor_divide bernoulli multinomial histc unique unique_consecutive one_hot randint_like zeros_like ones_like rand_like
     randn_like empty_like full_like new_zeros new_ones new_empty new_full new_tensor long int bool byte short is_nonzero
     signbit isin
     """.split()

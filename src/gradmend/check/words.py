@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gradmend.check.ledger import Save, Write
 
 _WHERE = frozenset({"index", "indices", "mask", "condition", "target", "offsets"})
+_CALLED = {"mask": "mask", "condition": "mask", "target": "target", "offsets": "offsets"}
 
 
 def overwritten(
@@ -179,9 +180,10 @@ def refused(
     severity: Severity,
     related: tuple[tuple[str, Place], ...] = (),
     fix: StaticFix | None = None,
+    help: str = "",
 ) -> Finding:
     """A write that PyTorch refuses at once, or a habit that is wrong by itself."""
-    return Finding(place, code, severity, what, _HELP.get(code, ""), related, fix)
+    return Finding(place, code, severity, what, help or _HELP.get(code, ""), related, fix)
 
 
 def _line(place: Place, beside: Place) -> str:
@@ -204,6 +206,8 @@ def _help(code: str, save: Save, write: Write) -> str:
         return _REBOUND if write.how == "rebound" else _READ_AGAIN
     if code == "GM107" and write.made is not None:
         return f"drop inplace=True on {_line(write.made, write.place)}"
+    if code == "GM106":
+        return f"clone the {_CALLED.get(save.slot, 'index')} before it is changed"
     line, clone = write.instead.line, write.instead.clone
     if code in ("GM101", "GM102", "GM103") and write.place.holds(save.place):
         ways = [f"write `{line}`"] if line else []
@@ -218,9 +222,21 @@ def _help(code: str, save: Save, write: Write) -> str:
         return f"clone it first: `{clone}`; of a buffer filled in a loop, collect the parts in a list and torch.stack them"
     if code not in ("GM101", "GM102") or not (line or clone):
         return _HELP[code]
+    also = _also_elsewhere(save, write) if write.elsewhere else ""
     if not line:
-        return f"clone it first: `{clone}` on a line before this one"
-    return f"write `{line}`" + (f", or clone it first: `{clone}`" if clone else "")
+        return f"clone it first: `{clone}` on a line before this one{also}"
+    return f"write `{line}`" + (f", or clone it first: `{clone}`" if clone else "") + also
+
+
+def _also_elsewhere(save: Save, write: Write) -> str:
+    """A list or another name that holds the tensor sees the write, and would not see a new tensor."""
+    where = f"on {_line(save.place, write.place)}"
+    what = (
+        f"clone what {save.op} returns {where}"
+        if save.slot == "result"
+        else f"give {save.op} {where} a clone"
+    )
+    return f"; whatever else holds `{write.name}` has the old value then: to change that too, leave this line and {what}"
 
 
 def _for_the_caller(instead: Instead) -> str:
@@ -234,6 +250,7 @@ def _for_the_caller(instead: Instead) -> str:
     return f"`{instead.given}` is the caller's: `return {instead.line}`, and use what is returned there"
 
 
+NEW_TENSOR = "make a new tensor, out of place or with .clone() first: no_grad would cut the gradient of what is written"
 _CARRIED = (
     "the next iteration's backward() goes back into this one: detach the state that is carried over (`h = h.detach()`), and "
     "drop retain_graph=True"
@@ -253,7 +270,6 @@ _HELP = {
     "GM103": "collect the parts in a list and torch.stack them, or clone what was read",
     "GM104": _ANEW,
     "GM105": "update after backward(), or use a copy of the parameter in the forward",
-    "GM106": "clone the index or mask before it is changed",
     "GM107": "drop inplace=True here",
     "GM108": "use `weight.clone()` before the lookup: a lookup with max_norm rescales the table in place",
     "GM120": "return the tensor that was marked dirty, and compute the rest outside",

@@ -183,21 +183,27 @@ class Backward:
     def checkpoint(self, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         found = [pair for value in args[1:] for pair in self.walk.tensors_in(value)]
         grad = self.walk.tensors.strongest(found)
+        # With use_reentrant=False what the function closes over may need a gradient, and its inputs none.
+        anew = is_const(keywords.get("use_reentrant"), False) and self.walk.grad_mode is not False
         made = self.walk.tensors.record("checkpoint", found, node)
-        made.sure = grad == YES
-        if grad:
+        made.sure = anew or grad == YES
+        if grad or anew:
             for path, tensor in found:
-                self.walk.tensors.save(path, tensor, made, node, "checkpoint", "self", grad == YES)
+                self.walk.tensors.save(path, tensor, made, node, "checkpoint", "self", made.sure)
         rest = {k: v for k, v in keywords.items() if k not in ("use_reentrant", "preserve_rng_state")}
         before = self.walk.recomputed
-        if grad:
-            self.walk.recomputed = Region(made)
+        if grad or anew:
+            self.walk.recomputed = Region(made, anew)
         try:
             result = self.walk.calls.call_value(args[0], args[1:], rest, node)
         finally:
             self.walk.recomputed = before
-        if grad:
-            for _, tensor in self.walk.tensors_in(result):
+        if grad or anew:
+            given = [tensor for _, tensor in self.walk.tensors_in(result)]
+            made.sure = made.sure and any(tensor.grad == YES for tensor in given)
+            for save in made.saves:
+                save.sure = save.sure and made.sure
+            for tensor in given:
                 top = self.walk.tensors.node_of(tensor)
                 if top is not None and top.leaf is None:
                     top.parents.append(made)

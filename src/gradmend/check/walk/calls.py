@@ -146,6 +146,7 @@ class Calls:
         ):
             return self.unknown_call(None, args, keywords, node)
         self.walk.visited.add(key)
+        self.walk.modes.setdefault(key, set()).add(self.walk.grad_mode)
         env: dict[str, Value] = {}
         frame = Frame(function.module, env, function.env or ())
         frame.function, frame.cls, frame.block = function, function.cls, block
@@ -234,7 +235,8 @@ class Calls:
             if not parts:
                 return unknown()
             made = self.walk.tensors.record("call", parts, node)
-            made.keeps, made.sure = True, False
+            self.walk.tensors.holds(made)
+            made.sure = False
             result.node, result.leaf, result.grad = made, False, MAYBE
             if owner is not None and found:
                 weights = self.parameters_of_opaque(owner)

@@ -16,10 +16,12 @@ class Enough(Exception):
 class Region:
     """A checkpointed function while it is walked: its node, and what memory was made inside."""
 
-    __slots__ = ("made", "node")
+    __slots__ = ("anew", "kept", "made", "node")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, anew: bool) -> None:
         self.node = node
+        self.anew = anew  # use_reentrant=False: the second run ends once it has all that the first had kept
+        self.kept = 0  # when an op inside kept something last
         self.made: set[int] = set()
 
 

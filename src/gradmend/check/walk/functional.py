@@ -57,8 +57,10 @@ class Functional:
         inplace = keywords.get("inplace")
         if inplace is None and len(args) > FUNCTIONS.get(last, len(args)):
             inplace = args[FUNCTIONS[last]]
-        if "dropout" in last and is_const(args[2] if len(args) > 2 else keywords.get("training"), False):
-            inplace = None  # it hands on what it was given
+        if "dropout" in last and args:
+            training = args[2] if len(args) > 2 else keywords.get("training", Const("alpha" not in last))
+            if is_const(training, False):
+                return args[0]  # it hands on what it was given
         if (
             args
             and last in ("leaky_relu", "leaky_relu_")

@@ -131,7 +131,7 @@ class Functions:
             for value in args:
                 for path, tensor in self.walk.tensors_in(value):
                     self.walk.tensors.save(path, tensor, hold.node, node, hold.name, "self", hold.grad == YES)
-            hold.node.keeps = True
+            self.walk.tensors.holds(hold.node)
         if name == "mark_dirty" and isinstance(hold, _Hold):
             hold.dirty = True
             for value in args:

@@ -81,7 +81,7 @@ class Layers:
         ):
             return x  # it hands on what it was given
         function = re.sub(r"_?\dd$", "", snake(name)) if table.op(snake(name)) is None else snake(name)
-        inplace = owner.attrs.get("inplace")
+        inplace = owner.attrs.get("inplace") if "AlphaDropout" not in name else None  # they ignore it
         if table.op(function) is not None:
             if inplace is not None and self.walk.questions.truthy(inplace) is True:
                 if name == "LeakyReLU":
@@ -129,7 +129,7 @@ class Layers:
         result.opaque = True
         if grad:
             made = self.walk.tensors.record(snake(owner.nn) or "call", found, node)
-            made.keeps = True
+            self.walk.tensors.holds(made)
             made.sure = False
             result.node, result.grad, result.leaf = made, min(grad, MAYBE), False
             if isinstance(weights, Tensor):

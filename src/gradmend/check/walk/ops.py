@@ -51,9 +51,11 @@ class Ops:
         if name in ("max", "min") and len(args) > 1 and not isinstance(args[1], Const):
             return self.walk.tensors.apply("maximum", node, {"self": args[0], "other": args[1]}, shown=name)
         slots: dict[str, Value] = {}
+        # A method's own tensor is `self` wherever that stands: torch.polygamma(n, x), x.polygamma(n).
+        order = sorted(info.args, key="self".__ne__) if method else info.args
         for i, value in enumerate(args):
-            if i < len(info.args):
-                slots[info.args[i]] = value
+            if i < len(order):
+                slots[order[i]] = value
         for key, value in keywords.items():
             slots[info.args[0] if key == "input" else key] = value
         if not method and args and isinstance(args[0], Tensor) and is_sparse(args[0]):
@@ -77,7 +79,7 @@ class Ops:
                 other.opaque, other.guessed = first.opaque, first.guessed
             results.append(other)
         if first.node is not None:
-            first.node.keeps = True
+            self.walk.tensors.holds(first.node)
             found = {info.args[0]: self.walk.tensors_in(given)}
             if info.name not in _WITH_DIM:  # which keep what they were given in their other form
                 self.walk.tensors.keep(info, first.node, node, found, None, shown)

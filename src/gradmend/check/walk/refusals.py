@@ -6,11 +6,11 @@ import ast
 from typing import TYPE_CHECKING
 
 from gradmend.check import words
-from gradmend.check.findings import Severity
-from gradmend.check.fixes import no_grad_around
+from gradmend.check.findings import Severity, StaticFix
+from gradmend.check.fixes import clone_first, no_grad_around
 from gradmend.check.values import NO, YES, Const, Path, Tensor, Value
 from gradmend.check.walk.sparse import VALUES
-from gradmend.check.walk.targets import target_name
+from gradmend.check.walk.targets import plain_target, target_name
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -61,9 +61,8 @@ class Refusals:
                         if root.origin is not None and root.origin != place
                         else ()
                     ),
-                    no_grad_around(self.walk.statement, self.walk.at(self.walk.statement))
-                    if self.walk.statement is not None
-                    else None,
+                    self._mended(others_grad == YES),
+                    words.NEW_TENSOR if others_grad == YES else "",
                 )
             )
             return True
@@ -114,6 +113,17 @@ class Refusals:
                 )
             )
         return False
+
+    def _mended(self, has_gradient: bool) -> StaticFix | None:
+        """`has_gradient`: what is written has one, and no_grad would cut it."""
+        statement = self.walk.statement
+        if statement is None:
+            return None
+        place = self.walk.at(statement)
+        if not has_gradient:
+            return no_grad_around(statement, place)
+        target = plain_target(statement)
+        return clone_first(statement, target, place, safe=False) if target is not None else None
 
     def _inference(self, tensor: Tensor, site: ast.AST, shown: str) -> None:
         if tensor.inference and not self.walk.inference and not tensor.uncertain:

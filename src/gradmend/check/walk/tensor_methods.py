@@ -135,6 +135,8 @@ class TensorMethods:
         made.quiet, made.name, made.opaque = how, tensor.name, tensor.opaque
         made.edited = tensor.edited if isinstance(tensor.edited, Tensor) else tensor
         made.uncertain = tensor.uncertain
+        if tensor.turns is not None:
+            made.turns, made.origin = tensor.turns, tensor.origin
         return made
 
     def set_tensor_attribute(self, tensor: Tensor, name: str, value: Value, node: ast.AST) -> bool:
@@ -190,6 +192,8 @@ class TensorMethods:
             )
             made.origin = self.walk.at(node)
             made.edited = tensor if tensor.grad else None
+            if tensor.turns is not None:
+                made.turns, made.origin = tensor.turns, tensor.origin
             return made
         if name == "requires_grad_":
             on = not (args and isinstance(args[0], Const) and args[0].value is False)

@@ -117,6 +117,7 @@ class Tensors:
         if info is not None:
             self.keep(info, node, site, found, result, shown or name)
         else:
+            self.holds(node)
             node.keeps = grad == YES
             node.sure = False
         return result
@@ -175,7 +176,7 @@ class Tensors:
             strength = self.strongest(asked)
             if strength == NO or slot in skip:
                 continue
-            node.keeps = True
+            self.holds(node)
             if slot == "result":
                 if result is not None:
                     self.save((), result, node, site, shown, slot, strength == YES)
@@ -183,6 +184,12 @@ class Tensors:
             for path, tensor in found.get(slot, ()):
                 if not self._recomputed(tensor):
                     self.save(path, tensor, node, site, shown, slot, strength == YES)
+
+    def holds(self, node: Node) -> None:
+        """It keeps something, known or not: the second run of a checkpointed function goes on until here."""
+        node.keeps = True
+        if self.walk.recomputed is not None:
+            self.walk.recomputed.kept = self.walk.ledger.now()
 
     def save(
         self,
@@ -204,6 +211,7 @@ class Tensors:
             return
         mine = merged(self.walk.path, path)
         tick = self.walk.ledger.now()
+        region = self.walk.recomputed if op != "checkpoint" else None
         for storage in tensor.storages:
             whole = tensor if tensor.base is None and slot != "weight_t" else None
             leaf = (
@@ -226,6 +234,7 @@ class Tensors:
                     whole,
                     unguarded,
                     self.walk.lent(path),
+                    region,
                 )
             )
 
@@ -244,7 +253,7 @@ class Tensors:
         made = Tensor(base.storages, NO)
         made.opaque, made.quiet, made.param = base.opaque, base.quiet, False
         made.uncertain, made.gradient, made.sparse = base.uncertain, base.gradient, base.sparse
-        made.name = base.name
+        made.name, made.turns = base.name, base.turns
         made.origin = self.walk.at(site)
         made.leaf = False
         grad = self.grad_of(base)
@@ -258,6 +267,8 @@ class Tensors:
             made.grad = grad
             made.node = Node(name, [parent] if parent is not None else [], made.origin, self.walk.path)
             made.node.sure = grad == YES
+        if base.turns is not None:
+            made.origin = base.origin  # where the .grad was taken
         made.many = many or base.many
         made.expanded = base.expanded or name in ("expand", "expand_as", "broadcast_to")
         return made

@@ -66,6 +66,7 @@ class Walker:
         self._lent: list[Any] = []
         self.narrowed: list[tuple[dict, Any, Any]] = []  # by the tests of the arm that runs
         self.visited: set[int] = set()  # id of each FunctionDef that was walked
+        self.modes: dict[int, set[bool | None]] = {}  # of each: the grad modes in which it was called
         self.active: list[int] = []  # of those, which are running now
         self.statement: ast.stmt | None = None
         self.edits: dict = {}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradmend.check import table, words
 from gradmend.check.fixes import clone_first, clone_where_read, out_of_place
-from gradmend.check.instead import UNKNOWN, instead, reads
+from gradmend.check.instead import UNKNOWN, instead, reads, target_of
 from gradmend.check.ledger import Write, compatible
-from gradmend.check.values import MAYBE, NO, YES, Const, Instance, Node, Path, Tensor, Value
+from gradmend.check.values import MAYBE, NO, YES, Const, Dict, Instance, Node, Path, Seq, Tensor, Value
 from gradmend.check.walk.targets import plain_target, target_name
 
 if TYPE_CHECKING:
@@ -103,9 +103,10 @@ class Writes:
             info = table.op(op) or table.op(op.rstrip("_"))
             self.advance(tensor, node, grad)
             if info is not None and info.keeps_result and self.walk.tensors.strongest([((), tensor)]):
-                strength = grad == YES
-                node.keeps = True
-                self.walk.tensors.save((), tensor, node, site, shown, "result", strength)
+                self.walk.tensors.holds(node)
+                # By a number, pow_ keeps a copy of what was there, and not its result.
+                if info.name not in ("pow", "pow_") or not all(t.guessed for _, t in others):
+                    self.walk.tensors.save((), tensor, node, site, shown, "result", grad == YES)
 
     def advance(self, tensor: Tensor, node: Node, grad: int) -> None:
         """The tensor, and what it is a view of, now come from this node."""
@@ -138,7 +139,7 @@ class Writes:
         for storage in tensor.storages:
             if not storage.saves:
                 continue
-            fix, other, read = None, UNKNOWN, None
+            fix, other, read, elsewhere = None, UNKNOWN, None, False
             statement = self.walk.statement
             # Under no_grad a clone would cut the gradient: there is no such fix.
             if (
@@ -149,13 +150,18 @@ class Writes:
                 and not shown.endswith("step")
             ):
                 function = self.walk.frame.function
+                held = self._held(statement)
                 other = instead(
-                    statement, site, function.node if function is not None else self.walk.frame.module.tree
+                    statement,
+                    site,
+                    function.node if function is not None else self.walk.frame.module.tree,
+                    held,
                 )
                 whole = self.walk.at(statement)
-                if any(whole.holds(save.place) for save in storage.saves):
+                if held is None and any(whole.holds(save.place) for save in storage.saves):
                     read = clone_where_read(reads(statement))
-                target = plain_target(statement)
+                target = plain_target(statement) if held is None else ast.unparse(held)
+                elsewhere = storage.shared and isinstance(target_of(statement), ast.Name)
                 if target is not None and not other.given:  # the caller would keep what was
                     safe = not storage.shared and not tensor.opaque and tensor.base is None
                     fix = clone_first(statement, target, self.walk.at(statement), safe)
@@ -182,8 +188,26 @@ class Writes:
                     made=by.site if by is not None else None,
                     via=self.walk.via(),
                     lent=self.walk.lent(),
+                    region=self.walk.recomputed,
+                    elsewhere=elsewhere,
                 ),
             )
+
+    def _held(self, statement: ast.stmt) -> ast.expr | None:
+        """The item of a list or dict that is written to: `hs[i]` in `hs[i][0] = 1`. None where a name holds the tensor."""
+        node: ast.expr | None = target_of(statement)
+        items: list[ast.Subscript] = []
+        while isinstance(node, ast.Subscript):
+            items.append(node)
+            node = node.value
+        if not items or not isinstance(node, (ast.Name, ast.Attribute)):
+            return None
+        if any(isinstance(one, ast.Call) for one in ast.walk(items[0])):
+            return None  # what it names may be another item each time
+        root = node
+        while items and isinstance(self.walk.force(self.walk.eval(node)), (Seq, Dict)):
+            node = items.pop()
+        return node if node is not root else None
 
     def detached(self, tensor: Tensor, site: ast.AST) -> None:
         """detach_(): what an op kept of it has lost its place in the graph."""
@@ -201,6 +225,7 @@ class Writes:
                         not tensor.uncertain,
                         of=tensor,
                         lent=self.walk.lent(),
+                        region=self.walk.recomputed,
                     ),
                 )
 

@@ -88,20 +88,22 @@ def _watch(call: str, inputs: dict[str, Any], run: Any) -> Measured | None:
         kept.append(t.detach())
         return t
 
+    before = {t.grad_fn for t in inputs.values()}  # of what an op writes to, it becomes the op's own
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         out = run()
     outputs = [o for o in (out if isinstance(out, tuple | list) else (out,)) if isinstance(o, torch.Tensor)]
-    before = {t.grad_fn for t in inputs.values()}
     live = [o for o in outputs if o.grad_fn is not None and o.grad_fn not in before]
     if not live:
         return None
     at = {t.untyped_storage().data_ptr() for t in kept}
-    given = {t.untyped_storage().data_ptr() for t in inputs.values()}
+    # What an in-place op has written to is its result, and its input no more.
+    left = {name: t for name, t in inputs.items() if not any(t is o for o in outputs)}
+    given = {t.untyped_storage().data_ptr() for t in left.values()}
     given_out = {t.untyped_storage().data_ptr() for t in outputs}
     return Measured(
         call,
         tuple(_node_names(live, before)),
-        kept_inputs=tuple(name for name, t in inputs.items() if t.untyped_storage().data_ptr() in at),
+        kept_inputs=tuple(name for name, t in left.items() if t.untyped_storage().data_ptr() in at),
         keeps_output=bool(at & (given_out - given)),
         keeps_between=bool(at - given - given_out),
     )
