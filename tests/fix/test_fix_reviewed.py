@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gradmend.fix.search import plan as plans
 from gradmend.fix.search.plan import Plan
 
 HEAD = "import torch, torch.nn as nn, torch.nn.functional as F\ntorch.manual_seed(0)\n"
@@ -66,6 +67,54 @@ for _ in range(3):
 """,
         ["    pred = net(x)"],
         ["pred = net(x)"],
+    ),
+    "product_outside_of_the_closure": (
+        """
+A, b = torch.randn(10, 3), torch.randn(10)
+w, s = nn.Parameter(torch.randn(3)), nn.Parameter(torch.ones(3))
+opt = torch.optim.LBFGS([w], max_iter=4)
+feat = (A * s) @ w
+def closure():
+    opt.zero_grad()
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    return loss
+for _ in range(3):
+    opt.step(closure)
+""",
+        ["    feat = (A * s) @ w"],
+        ["feat = (A * s) @ w"],
+    ),
+    "two_lines_outside_of_the_loop": (
+        """
+A, b = torch.randn(10, 3), torch.randn(10)
+w = nn.Parameter(torch.randn(3))
+opt = torch.optim.SGD([w], 0.1)
+scaled = A * w * w
+feat = scaled.sum(1)
+for _ in range(4):
+    opt.zero_grad()
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+        ["    scaled = A * w * w", "    feat = scaled.sum(1)"],
+        ["scaled = A * w * w", "feat = scaled.sum(1)"],
+    ),
+    "update_by_hand_of_a_forward_outside_of_the_loop": (
+        """
+A, b = torch.randn(10, 3), torch.randn(10)
+w = nn.Parameter(torch.randn(3))
+feat = (A * w) @ w
+for _ in range(4):
+    w.grad = None
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+""",
+        ["    feat = (A * w) @ w"],
+        ["feat = (A * w) @ w"],
     ),
     "rows_unpacked_and_written": (
         """
@@ -140,6 +189,43 @@ def test_the_diff(name: str, plan: Callable[[str], Plan], tmp_path: Path) -> Non
     diff = list(difflib.ndiff((HEAD + source).splitlines(), new.splitlines()))
     assert [line[2:] for line in diff if line.startswith("+ ")] == added
     assert [line[2:] for line in diff if line.startswith("- ")] == removed
+
+
+FROZEN = {
+    "once": """
+A, b = torch.randn(10, 3), torch.randn(10)
+w = nn.Parameter(torch.randn(3))
+opt = torch.optim.SGD([w], 0.1)
+feat = (A * w) @ w
+for _ in range(4):
+    opt.zero_grad()
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+    "carried": """
+w = nn.Parameter(torch.randn(3, 3))
+opt = torch.optim.SGD([w], 0.1)
+h = torch.randn(2, 3)
+for _ in range(3):
+    h = torch.tanh(h @ w)
+    loss = h.pow(2).mean()
+    opt.zero_grad()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("way", FROZEN)
+def test_a_copy_that_hides_every_update_is_only_an_option(way: str, plan: Callable[[str], Plan]) -> None:
+    found = plan(HEAD + FROZEN[way])
+    assert not any(".clone()" in text for text in found.sources.values())
+    assert found.status == ("proven" if way == "once" else "unproven")
+    copies = [o for o in found.options if o.candidate.kind == "clone_save"]
+    assert all(o.candidate.note == plans.FROZEN[way] and not o.proven for o in copies)
+    if way == "carried":
+        assert any(".detach()" in text for o in found.options for text in o.sources.values()) and copies
 
 
 def test_a_total_that_goes_back_again_is_left_to_the_author(plan: Callable[[str], Plan]) -> None:

@@ -32,6 +32,9 @@ class Recorder:
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
         self._seen: dict[int, tuple[int, int, float]] = {}  # the leaves at the end of the last backward
+        self._walked: list[
+            tuple[Any, dict[int, float]]
+        ] = []  # each backward: its line, and its leaves' first uses
         self._files: dict[str, bool] = {}
         self.began = time.process_time()
 
@@ -88,7 +91,9 @@ class Recorder:
         call["made"] = youngest()
         reached = leaves_of(outputs)
         leaves = reached.leaves
-        call["stale"] = self._is_stale(reached)
+        outdated = self._outdated(reached)
+        call["stale"] = bool(outdated)
+        call["again"] = self._again(reached, outdated, [(f["file"], f["line"]) for f in call["stack"][:1]])
         self.calls.append(call)
         accumulate = kwargs.get("accumulate_grad", False)
         hooks = []
@@ -127,13 +132,28 @@ class Recorder:
             raise Enough
         return result
 
-    def _is_stale(self, reached: Reached) -> bool:
-        """Were leaves updated since the last backward that were used before it, by nodes which this one goes through?"""
-        last = next((c["done"] for c in reversed(self.calls) if "done" in c), None)
+    def _outdated(self, reached: Reached) -> list[torch.Tensor]:
+        """Leaves updated since the last backward that were used before it, by nodes which this one goes through."""
+        last = self._last()
         if last is None or reached.oldest > last:
-            return False
+            return []
         old = [t for t in reached.leaves if reached.used[id(t)] <= last and id(t) in self._seen]
-        return any(self._seen[id(t)] != _stamp(t) for t in old)
+        return [t for t in old if self._seen[id(t)] != _stamp(t)]
+
+    def _again(self, reached: Reached, outdated: list[torch.Tensor], line: Any) -> str:
+        """Did this line's backward go through the same use of an updated leaf before, in an earlier iteration?
+        "once": the leaf was used only then; "carried": in later iterations as well."""
+        earlier = [used for where, used in self._walked if where == line]
+        self._walked.append((line, reached.used))
+        both = [t for t in outdated if any(used.get(id(t)) == reached.used[id(t)] for used in earlier)]
+        if not both:
+            return ""
+        last = self._last() or 0
+        return "once" if all(reached.latest[id(t)] <= last for t in both) else "carried"
+
+    def _last(self) -> int | None:
+        """The youngest node when the last backward ended."""
+        return next((c["done"] for c in reversed(self.calls) if "done" in c), None)
 
     def before(self, outputs: Any, args: tuple[Any, ...]) -> None:
         """For the runs that need only the loss."""
@@ -224,16 +244,19 @@ def youngest() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The leaves that a backward reaches, in the order of the graph; when each was first used, and the oldest node's number."""
+    """The leaves that a backward reaches, in the order of the graph; when each was first and last used, and the oldest
+    node's number."""
 
     leaves: list[torch.Tensor]
     used: dict[int, float]
+    latest: dict[int, float]
     oldest: float
 
 
 def leaves_of(outputs: Any) -> Reached:
     found: dict[int, torch.Tensor] = {}
     used: dict[int, float] = {}
+    latest: dict[int, float] = {}
     oldest = float("inf")
     seen: set[Any] = set()
     stack: list[Any] = []
@@ -256,8 +279,10 @@ def leaves_of(outputs: Any) -> Reached:
                 owner = getattr(below, "variable", None)
                 if isinstance(owner, torch.Tensor):
                     used[id(owner)] = min(used.get(id(owner), float("inf")), node._sequence_nr())
+                    latest[id(owner)] = max(latest.get(id(owner), -1), node._sequence_nr())
         stack.extend(n for n, _ in reversed(edges(node)))
-    return Reached(list(found.values()), {i: used.get(i, float("inf")) for i in found}, oldest)
+    first, last = ({i: numbers.get(i, float("inf")) for i in found} for numbers in (used, latest))
+    return Reached(list(found.values()), first, last, oldest)
 
 
 def _tensors(namespace: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
