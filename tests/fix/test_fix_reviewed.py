@@ -116,6 +116,31 @@ for _ in range(4):
         ["    feat = (A * w) @ w"],
         ["feat = (A * w) @ w"],
     ),
+    "a_compiled_function": (
+        """
+net = nn.Linear(4, 4)
+@torch.compile(backend="aot_eager")
+def act(h):
+    return torch.exp(-h.abs()) * h
+h = net(torch.randn(5, 4))
+y = act(h)
+h += 1
+(y.sum() + h.pow(2).sum()).backward()
+""",
+        ["h = h + 1"],
+        ["h += 1"],
+    ),
+    "jagged_rows": (
+        """
+net = nn.Linear(4, 4)
+rows = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged, requires_grad=True)
+y = torch.cat(net(rows).unbind()).exp()
+y += 1
+y.sum().backward()
+""",
+        ["y = y + 1"],
+        ["y += 1"],
+    ),
     "rows_unpacked_and_written": (
         """
 rate = torch.tensor(0.3, requires_grad=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._guards import detect_fake_mode
 
 from gradmend.capture.graph.nodes import edges
 
@@ -76,7 +77,9 @@ class Recorder:
 
     # -- one backward call -------------------------------------------------------------------------
     def _backward(self, engine: Any, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._depth:
+        if (
+            self._depth or detect_fake_mode(list(outputs)) is not None
+        ):  # a compiler traces: no call of the program's
             return engine(outputs, *args, **kwargs)
         if self.retain and len(args) > 1:
             args = (args[0], True, *args[2:])
@@ -101,7 +104,7 @@ class Recorder:
         if accumulate:
             twins: dict[str, int] = {}
             for leaf in leaves:
-                shape = str(list(leaf.shape))
+                shape = "nested" if leaf.is_nested else str(list(leaf.shape))
                 twins[shape] = twins.get(shape, -1) + 1
                 key = self._key(leaf, f"{shape} {twins[shape]}")
 
@@ -217,22 +220,34 @@ class Recorder:
 def _keep(tensor: torch.Tensor) -> Any:
     """A copy as numpy float64 (complex as pairs); a sample where it is large."""
     with torch.no_grad():
-        plain = tensor.detach()
-        if plain.layout != torch.strided:
-            plain = plain.to_dense()
-        if plain.is_complex():
-            plain = torch.view_as_real(plain.resolve_conj())
-        flat = plain.reshape(-1)
+        parts = _parts(tensor.detach())
+        flat = torch.cat([_flat(p) for p in parts]) if len(parts) > 1 else _flat(parts[0])
         if flat.numel() > _MOST:
             flat = flat[:: -(-flat.numel() // _MOST)]
         return np.array(flat.to("cpu", torch.float64).numpy(), copy=True)
 
 
+def _parts(plain: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that hold its values; of a nested one also where each row begins."""
+    if plain.is_nested:
+        if plain.layout == torch.jagged:
+            return [plain.values(), plain.offsets()]  # type: ignore[attr-defined]
+        return list(plain.unbind()) or [torch.zeros(0)]
+    return [plain if plain.layout == torch.strided else plain.to_dense()]
+
+
+def _flat(plain: torch.Tensor) -> torch.Tensor:
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    return plain.reshape(-1)
+
+
 def _stamp(tensor: torch.Tensor) -> tuple[int, int, float]:
     with torch.no_grad():
         plain = tensor.detach()
-        total = float(plain.sum()) if plain.layout == torch.strided and not plain.is_complex() else 0.0
-        return tensor.data_ptr() if plain.layout == torch.strided else 0, tensor._version, total
+        dense = plain.layout == torch.strided and not plain.is_nested
+        total = float(plain.sum()) if dense and not plain.is_complex() else 0.0
+        return tensor.data_ptr() if dense else 0, tensor._version, total
 
 
 def youngest() -> int:
