@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gradmend.fix.judging.compare import effect
 from gradmend.fix.search import plan as plans
 from gradmend.fix.search.plan import Plan
 
@@ -285,3 +287,29 @@ h += x
     assert found.status == "proven" and "torch.relu(lin(x)).clone()" in next(iter(found.sources.values()))
     (option,) = [o for o in found.options if o.candidate.kind == "rebind"]
     assert "h = h + x" in next(iter(option.sources.values())) and "the loss of backward call 1" in option.told
+
+
+def test_a_value_made_once_may_be_cut_off(plan: Callable[[str], Plan]) -> None:
+    program = """
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+x, adv = torch.randn(10, 4), torch.randn(10, 1)
+policy = torch.distributions.Normal(net(x), 1.0)
+old = policy.log_prob(x[:, :1])
+for _ in range(3):
+    ratio = (torch.distributions.Normal(net(x), 1.0).log_prob(x[:, :1]) - old).exp()
+    loss = -(ratio * adv + 0.1 * net(x).pow(2) * (ratio - 1)).mean()
+    opt.zero_grad()
+    loss.backward(retain_graph=True)
+    opt.step()
+"""
+    found = plan(HEAD + program)
+    (option,) = [o for o in found.options if o.candidate.kind == "detach"]
+    assert "old = policy.log_prob(x[:, :1]).detach()\n" in next(iter(option.sources.values()))
+    assert not any(".detach()" in text for text in found.sources.values())
+
+
+def test_a_gradient_that_is_all_but_gone_is_told() -> None:
+    calls = [[{"roots": [np.ones(1)], "grads": {"w": np.full(3, size)}}] for size in (1.0, 0.002, 0.5)]
+    assert effect(calls[0], calls[1]).endswith("; the gradient norm of backward call 1 -99.8%")
+    assert effect(calls[0], calls[2]) == "no loss of the compared calls changes"

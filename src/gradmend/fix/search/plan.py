@@ -178,6 +178,16 @@ class Planner:
         """A copy of the parameters for the one forward that all iterations go back into: quiet, and seldom what is meant."""
         if not judge.again or not _of_parameters(facts):
             return
+        for candidate in options.made_once(project, facts):
+            if time.monotonic() > self.until or judge.oracle is None:
+                break
+            self.tell(candidate.title)
+            edited = project.edited(candidate.sources)
+            trial = self.runner.run(self._bytes(edited), "plain")
+            if trial.ran:
+                told = effect(judge.oracle.calls, trial.calls)
+                plan.options.append(Option(candidate, self._changed(edited), told))
+                break
         for candidate in [c for c in propose(project, facts) if c.kind == "clone_save"][:_STEPS]:
             if time.monotonic() > self.until:
                 return
@@ -185,8 +195,8 @@ class Planner:
             edited = project.edited(candidate.sources)
             encoded = self._bytes(edited)
             if judge.final(self.runner.run(encoded, "plain"), encoded).same:
-                told = replace(candidate, note=FROZEN[judge.again])
-                plan.options.append(Option(told, self._changed(edited), "the gradients of the healed run"))
+                noted = replace(candidate, note=FROZEN[judge.again])
+                plan.options.append(Option(noted, self._changed(edited), "the gradients of the healed run"))
                 return
 
     def _add_guards(self, plan: Plan, judge: Judge, project: Project, known: list[Facts]) -> None:
