@@ -310,6 +310,7 @@ for _ in range(3):
 
 
 def test_a_gradient_that_is_all_but_gone_is_told() -> None:
-    calls = [[{"roots": [np.ones(1)], "grads": {"w": np.full(3, size)}}] for size in (1.0, 0.002, 0.5)]
+    calls = [[{"roots": [np.ones(1)], "grads": {"w": np.full(3, size)}}] for size in (1.0, 0.002, 0.5, 0.0)]
     assert effect(calls[0], calls[1]).endswith("; the gradient norm of backward call 1 -99.8%")
     assert effect(calls[0], calls[2]) == "no loss of the compared calls changes"
+    assert effect(calls[3], calls[3]).endswith("; all its gradients are zero to rounding: nothing is trained")
