@@ -210,6 +210,7 @@ class Conflict:
     saved: Save | None = None
     writes: tuple[Write, ...] = ()
     backward: Frame | None = None
+    asked: tuple[Frame, ...] = ()  # the user's lines that led to that backward, innermost first
     healed_bytes: int = 0
     times: int = 1
     why: str = ""  # the formula, in words

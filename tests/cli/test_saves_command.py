@@ -62,3 +62,10 @@ def test_a_bad_op_gets_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[st
     assert out == ""
     assert err.startswith("gradmend saves: there is no op called 'sofmax' in torch; did you mean softmax")
     assert err.count("\n") == 1
+
+
+def test_what_is_known_is_told_beside_a_bad_op(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("exp", "nosuch", "mul") == 2
+    out, err = capsys.readouterr()
+    assert "exp keeps its result for backward." in out and "mul keeps" in out
+    assert "'nosuch'" in err and err.count("\n") == 1

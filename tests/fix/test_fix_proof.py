@@ -181,3 +181,15 @@ def test_a_healed_run_that_fails_is_told(plan: Callable[[str], Plan]) -> None:
         + "(x @ w).sum().backward()\n"
     )
     assert found.status == "stuck" and "the healed run ends otherwise: ValueError: odd" in found.message
+
+
+def test_the_rows_of_nested_tensors_are_compared(runner: Make) -> None:
+    nested = (
+        "torch.nested.nested_tensor([torch.ones(2), torch.ones({})], layout=torch.{}, requires_grad=True)"
+    )
+    for layout in ("jagged", "strided"):
+        program = "import torch\nrows = " + nested + "\ntorch.cat(rows.unbind()).pow({}).sum().backward()\n"
+        right = runner(program.format(3, layout, 2)).run({}, "plain")
+        assert compare(right, runner(program.format(3, layout, 2)).run({}, "plain")).same
+        for rows, power in ((4, 2), (3, 3)):
+            assert not compare(right, runner(program.format(rows, layout, power)).run({}, "plain")).same

@@ -6,8 +6,11 @@ import difflib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gradmend.fix.judging.compare import effect
+from gradmend.fix.search import plan as plans
 from gradmend.fix.search.plan import Plan
 
 HEAD = "import torch, torch.nn as nn, torch.nn.functional as F\ntorch.manual_seed(0)\n"
@@ -66,6 +69,79 @@ for _ in range(3):
 """,
         ["    pred = net(x)"],
         ["pred = net(x)"],
+    ),
+    "product_outside_of_the_closure": (
+        """
+A, b = torch.randn(10, 3), torch.randn(10)
+w, s = nn.Parameter(torch.randn(3)), nn.Parameter(torch.ones(3))
+opt = torch.optim.LBFGS([w], max_iter=4)
+feat = (A * s) @ w
+def closure():
+    opt.zero_grad()
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    return loss
+for _ in range(3):
+    opt.step(closure)
+""",
+        ["    feat = (A * s) @ w"],
+        ["feat = (A * s) @ w"],
+    ),
+    "two_lines_outside_of_the_loop": (
+        """
+A, b = torch.randn(10, 3), torch.randn(10)
+w = nn.Parameter(torch.randn(3))
+opt = torch.optim.SGD([w], 0.1)
+scaled = A * w * w
+feat = scaled.sum(1)
+for _ in range(4):
+    opt.zero_grad()
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+        ["    scaled = A * w * w", "    feat = scaled.sum(1)"],
+        ["scaled = A * w * w", "feat = scaled.sum(1)"],
+    ),
+    "update_by_hand_of_a_forward_outside_of_the_loop": (
+        """
+A, b = torch.randn(10, 3), torch.randn(10)
+w = nn.Parameter(torch.randn(3))
+feat = (A * w) @ w
+for _ in range(4):
+    w.grad = None
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    with torch.no_grad():
+        w -= 0.1 * w.grad
+""",
+        ["    feat = (A * w) @ w"],
+        ["feat = (A * w) @ w"],
+    ),
+    "a_compiled_function": (
+        """
+net = nn.Linear(4, 4)
+@torch.compile(backend="aot_eager")
+def act(h):
+    return torch.exp(-h.abs()) * h
+h = net(torch.randn(5, 4))
+y = act(h)
+h += 1
+(y.sum() + h.pow(2).sum()).backward()
+""",
+        ["h = h + 1"],
+        ["h += 1"],
+    ),
+    "jagged_rows": (
+        """
+net = nn.Linear(4, 4)
+rows = torch.nested.nested_tensor([torch.randn(2, 4), torch.randn(3, 4)], layout=torch.jagged, requires_grad=True)
+y = torch.cat(net(rows).unbind()).exp()
+y += 1
+y.sum().backward()
+""",
+        ["y = y + 1"],
+        ["y += 1"],
     ),
     "rows_unpacked_and_written": (
         """
@@ -142,6 +218,43 @@ def test_the_diff(name: str, plan: Callable[[str], Plan], tmp_path: Path) -> Non
     assert [line[2:] for line in diff if line.startswith("- ")] == removed
 
 
+FROZEN = {
+    "once": """
+A, b = torch.randn(10, 3), torch.randn(10)
+w = nn.Parameter(torch.randn(3))
+opt = torch.optim.SGD([w], 0.1)
+feat = (A * w) @ w
+for _ in range(4):
+    opt.zero_grad()
+    loss = (feat - b).pow(2).mean()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+    "carried": """
+w = nn.Parameter(torch.randn(3, 3))
+opt = torch.optim.SGD([w], 0.1)
+h = torch.randn(2, 3)
+for _ in range(3):
+    h = torch.tanh(h @ w)
+    loss = h.pow(2).mean()
+    opt.zero_grad()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("way", FROZEN)
+def test_a_copy_that_hides_every_update_is_only_an_option(way: str, plan: Callable[[str], Plan]) -> None:
+    found = plan(HEAD + FROZEN[way])
+    assert not any(".clone()" in text for text in found.sources.values())
+    assert found.status == ("proven" if way == "once" else "unproven")
+    copies = [o for o in found.options if o.candidate.kind == "clone_save"]
+    assert all(o.candidate.note == plans.FROZEN[way] and not o.proven for o in copies)
+    if way == "carried":
+        assert any(".detach()" in text for o in found.options for text in o.sources.values()) and copies
+
+
 def test_a_total_that_goes_back_again_is_left_to_the_author(plan: Callable[[str], Plan]) -> None:
     program = """
 net = nn.Linear(3, 1)
@@ -174,3 +287,30 @@ h += x
     assert found.status == "proven" and "torch.relu(lin(x)).clone()" in next(iter(found.sources.values()))
     (option,) = [o for o in found.options if o.candidate.kind == "rebind"]
     assert "h = h + x" in next(iter(option.sources.values())) and "the loss of backward call 1" in option.told
+
+
+def test_a_value_made_once_may_be_cut_off(plan: Callable[[str], Plan]) -> None:
+    program = """
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+x, adv = torch.randn(10, 4), torch.randn(10, 1)
+policy = torch.distributions.Normal(net(x), 1.0)
+old = policy.log_prob(x[:, :1])
+for _ in range(3):
+    ratio = (torch.distributions.Normal(net(x), 1.0).log_prob(x[:, :1]) - old).exp()
+    loss = -(ratio * adv + 0.1 * net(x).pow(2) * (ratio - 1)).mean()
+    opt.zero_grad()
+    loss.backward(retain_graph=True)
+    opt.step()
+"""
+    found = plan(HEAD + program)
+    (option,) = [o for o in found.options if o.candidate.kind == "detach"]
+    assert "old = policy.log_prob(x[:, :1]).detach()\n" in next(iter(option.sources.values()))
+    assert not any(".detach()" in text for text in found.sources.values())
+
+
+def test_a_gradient_that_is_all_but_gone_is_told() -> None:
+    calls = [[{"roots": [np.ones(1)], "grads": {"w": np.full(3, size)}}] for size in (1.0, 0.002, 0.5, 0.0)]
+    assert effect(calls[0], calls[1]).endswith("; the gradient norm of backward call 1 -99.8%")
+    assert effect(calls[0], calls[2]) == "no loss of the compared calls changes"
+    assert effect(calls[3], calls[3]).endswith("; all its gradients are zero to rounding: nothing is trained")

@@ -191,8 +191,9 @@ def test_an_optimizer_that_stepped_in_between_leaves_two_meanings(tmp_path: Path
     conflict = stopped(tmp_path / "program.py", HEAD + program)
     assert not conflict.edit
     assert conflict.help[0] == (
-        "two programs can be meant: compute the forward (line 7) again between the step and backward(), at the new parameters; "
-        "or step after line 10, and then with the gradients of both backward() calls"
+        "two programs can be meant: compute the forward (line 7) again between line 9 and line 10, at the new parameters; or "
+        "call the backward() of line 10 before the step on line 9, which then applies the gradients of both backward() calls, "
+        "unless zero_grad() stands between them or each has its `inputs=`"
     )
 
 

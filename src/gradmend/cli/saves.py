@@ -27,16 +27,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from gradmend.story.knowledge import UnknownOp, saves
 
-    try:
-        known = [saves(op) for op in args.ops]
-    except UnknownOp as error:
-        print(f"gradmend saves: {error}", file=sys.stderr)
-        return 2
-    if args.json:
+    known: list[Knowledge] = []
+    unknown: list[UnknownOp] = []
+    for op in args.ops:
+        try:
+            known.append(saves(op))
+        except UnknownOp as error:
+            unknown.append(error)
+    if args.json and known:
         print(json.dumps([k.as_json() for k in known], indent=2))
-    else:
+    elif known:
         print("\n\n".join(text(k) for k in known))
-    return 0
+    sys.stdout.flush()  # what is known comes first, also where both go into one file
+    for each in unknown:
+        print(f"gradmend saves: {each}", file=sys.stderr)
+    return 2 if unknown else 0
 
 
 def text(known: Knowledge) -> str:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from gradmend.folder import is_ours
 from gradmend.model import Conflict
-from gradmend.story import derived
+from gradmend.story import derived, iterations
 from gradmend.story.source import parse, statement_lines
-from gradmend.story.words import WITHOUT_EDIT, after_left, stepper
+from gradmend.story.words import WITHOUT_EDIT, after_left, later_words, stepper
 
 if TYPE_CHECKING:
     from gradmend.fix.source.candidate import Candidate, Project
@@ -44,6 +44,8 @@ def advised(conflict: Conflict) -> Conflict:
     """The conflict with its edit in front of the helps; at most once, and never instead of the story."""
     if conflict.edit or conflict.rule == _SECOND_BACKWARD:
         return conflict
+    if (told := _in_a_later_iteration(conflict)) is not None:
+        return told
     try:
         edit = _edit(conflict) if conflict.writes else ""
     except Exception:  # source that is not there or gives up must not take the story's place
@@ -54,6 +56,21 @@ def advised(conflict: Conflict) -> Conflict:
     first = edit or stepped or always
     helps = (first, *conflict.help) if first and first not in conflict.help else conflict.help
     return replace(conflict, edit=edit, help=helps)
+
+
+def _in_a_later_iteration(conflict: Conflict) -> Conflict | None:
+    """A copy of the parameters would hide every update from the gradient: the forward is cut off, or computed anew."""
+    try:
+        found = iterations.later(conflict)
+    except Exception:  # as above
+        found = None
+    if found is None:
+        return None
+    note, helps = later_words(found, conflict.backward)
+    if note in conflict.notes:
+        return conflict  # told already
+    message = conflict.message.replace(" still needs ", f" of a later {found.run} still needs ", 1)
+    return replace(conflict, message=message, notes=(note, *conflict.notes), help=(*helps, *conflict.help))
 
 
 def prover(edit: bool = True) -> str:

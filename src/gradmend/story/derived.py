@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable
 
 from gradmend.model import Conflict, Frame, Save, Write
+from gradmend.story.iterations import parted
 from gradmend.story.names import result_name
 from gradmend.story.sole import read_after, sole
 from gradmend.story.source import Source, parse, running, statement_of
 from gradmend.story.words import at as place
-from gradmend.story.words import common, is_direct, is_output, root, stepper
+from gradmend.story.words import common, is_direct, is_output, root, stepper, two_programs
 
 _LONGEST = 110
 
@@ -209,12 +210,13 @@ def _inplace(call: ast.Call, made: str) -> bool:
 
 def stepped(conflict: Conflict) -> str:
     """An optimizer stepped between a forward and its backward: PyTorch can't know which of two programs is meant."""
-    save, write = conflict.saved, conflict.writes[0]
-    by, used, at = stepper(write), save.site.user if save else None, conflict.backward
-    if not by or used is None or at is None or write.site.user is None:
+    found = parted(conflict) if stepper(conflict.writes[0]) else None
+    if found is None:
         return ""
-    near = common(used, at, write.site.user)
-    return (
-        f"two programs can be meant: compute the forward ({place(used, near)}) again between the step and backward(), at the "
-        f"new parameters; or step after {place(at, near)}, and then with the gradients of both backward() calls"
+    used, wrote, asked = found
+    near = common(used, wrote, asked)
+    line = f" ({place(used, near)})" if used is not None else ""
+    return two_programs(
+        f"the forward{line} again between {place(wrote, near)} and {place(asked, near)}",
+        f"call the backward() of {place(asked, near)} before the step on {place(wrote, near)}",
     )

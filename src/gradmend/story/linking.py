@@ -124,6 +124,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         saved=save,
         writes=tuple(writes),
         backward=backward,
+        asked=resolve(finding.backward).users if backward is not None else (),
         healed_bytes=finding.kept if finding.harmful else 0,
         why=why(knowledge, save),
         notes=words.notes(finding, save, writes, escape),

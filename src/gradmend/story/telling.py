@@ -100,9 +100,7 @@ def tell(conflict: Conflict, healed: bool = False, heals: bool = False) -> Story
     notes = list(conflict.notes)
     if conflict.why:
         notes.insert(0, conflict.why.rstrip("."))
-    callers = _chain(conflict)
-    if callers:
-        notes.append(callers)
+    notes += _chains(conflict)
     return Story(
         level="healed" if healed else "error" if conflict.kind != "refused-but-right" else "warning",
         code=conflict.rule,
@@ -156,13 +154,17 @@ def _helps(conflict: Conflict, healed: bool, heals: bool) -> tuple[str, ...]:
     return tuple(filter(None, (*first, proves, *rest)))
 
 
-def _chain(conflict: Conflict) -> str | None:
-    """The user's call chain to the write, where it is longer than the line itself."""
+def _chains(conflict: Conflict) -> list[str]:
+    """The user's call chain to the write, where it is longer than the line itself; the backward's, where a helper has both."""
     if not conflict.writes:
-        return None
-    users = conflict.writes[0].site.users
-    if len(users) < 2:
-        return None
-    return "the write was reached through " + ", ".join(
-        f"{os.path.basename(f.file)}:{f.line}" for f in reversed(users[1:])
-    )
+        return []
+    wrote, asked = conflict.writes[0].site.users, conflict.asked
+    ways = {"the write": wrote[1:]}
+    if wrote[:1] and asked[:1] and wrote[0].function == asked[0].function and wrote[1:] != asked[1:]:
+        ways["backward()"] = asked[1:]
+    return [
+        f"{what} was reached through "
+        + ", ".join(f"{os.path.basename(f.file)}:{f.line}" for f in reversed(way))
+        for what, way in ways.items()
+        if way
+    ]

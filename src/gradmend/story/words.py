@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gradmend.capture.ledger.findings import Finding
 from gradmend.model import Frame, Save, Site, Write
+from gradmend.story.iterations import Later
 from gradmend.story.names import call_name, enclosing_loop
 
 
@@ -116,6 +117,8 @@ def spoken(save: Save) -> str:
 
 def stepper(write: Write) -> str | None:
     """ "SGD.step", where an optimizer wrote below the user's line."""
+    if write.op.endswith(".step"):  # the recorder notes the call, not what it does inside
+        return write.op
     for frame in write.site.frames:
         if frame.owner == "user":
             return None
@@ -156,6 +159,39 @@ def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | 
     return tuple(told)
 
 
+def two_programs(forward: str, before: str) -> str:
+    """An optimizer stepped between a forward and its backward(): what can have been meant."""
+    return (
+        f"two programs can be meant: compute {forward}, at the new parameters; or {before}, which then applies the gradients "
+        "of both backward() calls, unless zero_grad() stands between them or each has its `inputs=`"
+    )
+
+
+def later_words(later: Later, backward: Frame | None) -> tuple[str, tuple[str, ...]]:
+    """Of a backward() that goes back into an earlier iteration: what happens, and what to write."""
+    names = " and ".join(f"`{n}`" for n in later.names) or "a value"
+    cut = later.detached if later.names else "`h = h.detach()`"
+    carried = f"cut it off where it is carried over, at the start of {later.home}: {cut}"
+    line = at(later.made, backward) if later.made is not None else "what is made before it"
+    anew = (
+        f"compute {line} inside {later.home}, each time anew; with a copy of the parameters each step would use the "
+        "gradient of the first forward"
+    )
+    if later.how == "carried":
+        note = f"this backward() goes into the iteration before: {names} carries its graph over, past the step in between"
+        return note, (carried,)
+    if later.how == "once":
+        note = f"{line} ran once, before {later.home}: each backward() in it goes through that graph again"
+        return note, (anew, _NOT_TRAINED)
+    note = f"this backward() goes back to before an earlier {later.run} of {later.home}, past the step in it"
+    if later.names:
+        return note, (f"if {names} carries the graph over, {carried}", f"if it was made before, {anew}")
+    return note, (anew, _NOT_TRAINED)
+
+
+_NOT_TRAINED = "or, if it should not be trained through (a target, the old value in a ratio), `.detach()` it where it is made"
+
+
 def after_left(policy: str) -> tuple[str, ...]:
     """Where watch() or heal() was left before the write."""
     then = "it gives the right gradient" if policy == "heal" else "it names the line that writes"
@@ -181,14 +217,19 @@ def helps(rule: str, kind: str) -> tuple[str, ...]:
 # Where nothing kept the old value.
 UNHEALABLE = frozenset({"GM110", "GM202", "GM206", "GM207", "GM208", "GM210"})
 
+_STEP_LAST = (
+    "call step() after the last backward() that needs these parameters; it then applies the gradients of all of them, unless "
+    "zero_grad() stands between them or each has its `inputs=`"
+)
+
 # What is true of every such program, where no edit of its lines could be found.
 WITHOUT_EDIT: dict[str, str] = {
-    "GM104": "call step() after the last backward() that needs these parameters",
+    "GM104": _STEP_LAST,
     "GM105": "do the update after the last backward() that needs these parameters",
     "GM110": "find the write between the save and backward(); under torch.compile or jit, try the code in eager mode",
     "GM202": "if only the array should change, copy it at the border: `.numpy().copy()`, `torch.from_numpy(a.copy())`; if the "
     "tensor should, change it by an op that returns a new tensor",
-    "GM203": "call step() after the last backward() that needs these parameters",
+    "GM203": _STEP_LAST,
     "GM204": "assign new data after backward()",
     "GM205": "keep it with ctx.save_for_backward, and write out of place",
     "GM206": "work on a copy in forward, or call ctx.mark_dirty(input) and return the input; what backward needs from before the "

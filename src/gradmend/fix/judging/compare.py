@@ -13,6 +13,8 @@ from gradmend.fix.trials.runs import Run
 # Relative to the largest entry; the ops are the same, only their order of rounding may differ.
 _ROUNDING = {"torch.float64": 1e-10, "torch.float32": 2e-5, "torch.bfloat16": 2e-2, "torch.float16": 5e-3}
 
+_ZERO = 1e-7  # a norm of rounding errors
+_GONE = 0.1  # of the gradient's norm: less is told
 _NEAR = 6  # how far apart a moved call may be from its place
 
 
@@ -54,7 +56,25 @@ def compare(
 
 
 def effect(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
-    """How much the first loss that changes does, in one clause."""
+    """How much the first loss that changes does, and whether a gradient is all but gone, in one clause."""
+    return _loss_effect(before, after) + _vanished(before, after)
+
+
+def _vanished(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+    old, new = ([_norm(c) for c in calls] for calls in (before, after))
+    if new and max(new) < _ZERO:
+        return "; all its gradients are zero to rounding: nothing is trained"
+    for number, (a, b) in enumerate(zip(old, new, strict=False), 1):
+        if b < _GONE * a:
+            return f"; the gradient norm of backward call {number} {100 * (b - a) / a:+.3g}%"
+    return ""
+
+
+def _norm(call: dict[str, Any]) -> float:
+    return float(np.sqrt(sum((np.abs(g) ** 2).sum() for g in call["grads"].values() if g is not None)))
+
+
+def _loss_effect(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
     for number, (a, b) in enumerate(zip(before, after, strict=False), 1):
         old, new = (float(sum(r.sum() for r in call["roots"])) for call in (a, b))
         if abs(new - old) > 1e-6 * max(abs(old), 1e-12):

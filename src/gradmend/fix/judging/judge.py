@@ -100,6 +100,13 @@ class Judge:
         """Does a call of the original go back into a graph of before an update of its leaves?"""
         return self.apart is not None and any(c.get("stale") for c in self.apart.calls)
 
+    @property
+    def again(self) -> str:
+        """Does an iteration of the original go back into a graph of an earlier one, through parameters updated since?
+        "once": into one made before all iterations; "carried": through state that goes from one to the next."""
+        ways = {c.get("again") for c in self.apart.calls} if self.apart is not None else set()
+        return "carried" if "carried" in ways else "once" if "once" in ways else ""
+
     def recomputed(self, trial: Run, sources: Sources, loose: bool) -> Verdict:
         """An edit that computes a forward again means another gradient from there on: it must be the right one for the
         forward that runs now, and all before the update must be as it was. `loose`: a closure may be called more or less

@@ -15,6 +15,7 @@ from gradmend.fix.source.facts import Facts
 from gradmend.fix.source.tree import Tree
 
 ALONE = "gradients of earlier losses are not added again; no graph of earlier steps is kept"
+NOT_TRAINED = "it is a constant then: no gradient goes through the forward that made it"
 DETACHED = "gradients stop at the state carried over; no graph of earlier steps is kept"
 
 
@@ -37,6 +38,37 @@ def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
                 title = f"detach {told} after the backward() on line {place.line}"
                 yield Candidate(title, "detach", 0, {place.file: tree.replace((at, at, text))}, DETACHED)
     yield from _held(project)
+
+
+def made_once(project: Project, facts: Facts) -> Iterator[Candidate]:
+    """What is made before the loop and used in each iteration: `old = net(x)` -> `old = net(x).detach()`."""
+    for _, place, tree in syntax.spots(project, facts.saved.chain if facts.saved is not None else ()):
+        for statement in tree.statements(place.line, place):
+            for assign in _flow(tree, statement):
+                target, value = assign.targets[0].target, assign.value
+                code = tree.code(value)
+                tight = isinstance(value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
+                new = tree.replace(tree.cut(value, f"{code}.detach()" if tight else f"({code}).detach()"))
+                title = f"detach `{tree.code(target)}` where it is made (line {tree.lines(assign)[0]})"
+                yield Candidate(title, "detach", 0, {place.file: new}, NOT_TRAINED)
+
+
+def _flow(tree: Tree, first: cst.CSTNode) -> Iterator[cst.Assign]:
+    """The assignment, and those of its block that go on from what it makes: a distribution has no detach()."""
+    line = tree.parent(first)
+    block = tree.parent(line) if line is not None else None
+    if not isinstance(block, (cst.IndentedBlock, cst.Module)):
+        return
+    made: set[str] = set()
+    for below in block.body[next(i for i, n in enumerate(block.body) if n is line) :]:
+        small = below.body[0] if isinstance(below, cst.SimpleStatementLine) else None
+        if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+            continue
+        target = small.targets[0].target
+        read = {n.value for n in syntax.walk(small.value) if isinstance(n, cst.Name)}
+        if isinstance(target, (cst.Name, cst.Attribute)) and (small is first or read & made):
+            made.add(tree.code(target))
+            yield small
 
 
 def _totals(project: Project, facts: Facts) -> Iterator[Candidate]:

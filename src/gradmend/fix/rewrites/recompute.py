@@ -26,7 +26,7 @@ _PARAMETERS = frozenset({"GM104", "GM105", "GM203"})
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if facts.second:
         yield from _inside(project, facts)
-    elif facts.rule in _PARAMETERS and facts.saved is not None:
+    elif facts.saved is not None and (facts.rule in _PARAMETERS or facts.saved.leaf):
         for _, event in syntax.events(facts):
             yield from _after(project, event.chain, facts.saved.chain, facts.backward)
         yield from _inside(project, facts)
@@ -50,8 +50,7 @@ def _after(
                 new = _again(tree, list(block.body), first, here, there)  # type: ignore[attr-defined]
                 if new is not None:
                     text, lines = new
-                    told = " and ".join(map(str, lines)) if len(lines) < 3 else f"{lines[0]} to {lines[-1]}"
-                    title = f"compute line{'s' * (len(lines) > 1)} {told} again after line {place.line}"
+                    title = f"compute {_told(tree, lines)} again after line {place.line}"
                     yield Candidate(title, "recompute", RANK, {place.file: text}, NOTE)
                     return
 
@@ -66,34 +65,23 @@ def _line(tree: Tree, place: Place) -> cst.CSTNode | None:
 
 def _again(
     tree: Tree, body: list[cst.CSTNode], first: cst.CSTNode, update: cst.CSTNode, backward: cst.CSTNode
-) -> tuple[str, list[int]] | None:
+) -> tuple[str, list[cst.CSTNode]] | None:
     """What leads from the line that used the parameters to the later loss, once more below the update."""
     start, middle, end = (
         next(i for i, n in enumerate(body) if n is one) for one in (first, update, backward)
     )
     if not start < middle < end:
         return None
-    flows: list[cst.CSTNode] = []
-    tainted: set[str] = set()
-    for line in body[start:middle]:
-        made, read = _made(line), _read(tree, line)
-        if made and (line is first or read & tainted):
-            flows.append(line)
-            tainted |= made
     wanted = {name for line in body[middle + 1 : end + 1] for name in _read(tree, line)}
-    kept: list[cst.CSTNode] = []
-    for line in reversed(flows):
-        if _made(line) & wanted:
-            kept.insert(0, line)
-            wanted |= _read(tree, line)
+    kept = _leading(tree, body[:middle], first, wanted)
     texts = [tree.code(line).strip() for line in kept]
-    if not kept or kept[0] is not first or any(_DRAWS.search(t) for t in texts):
+    if not kept or any(_DRAWS.search(t) for t in texts):
         return None
     names = {name for line in kept for name in _made(line)}
     goal = next(line for line in body[middle + 1 :] if _read(tree, line) & names)
     at = tree.span(goal)[0]
     joint = tree.newline + tree.indent(goal)
-    return tree.replace((at, at, "".join(f"{t}{joint}" for t in texts))), [tree.lines(n)[0] for n in kept]
+    return tree.replace((at, at, "".join(f"{t}{joint}" for t in texts))), kept
 
 
 # -- inside a closure or a loop ------------------------------------------------------------------------
@@ -121,25 +109,63 @@ def _brought_in(
 ) -> Iterator[Candidate]:
     above = outer[: next(i for i, n in enumerate(outer) if n is home)]
     body = list(home.body.body)  # type: ignore[attr-defined]
-    read = {name for line in body for name in _read(tree, line)}
-    own = {name for line in body for name in _made(line)}
-    for line in reversed(above):
-        made = _made(line) & (read - own)
-        if wanted is not None and tree.lines(line)[0] not in wanted:
+    given = (
+        {p.name.value for p in syntax.walk(home.params) if isinstance(p, cst.Param)}
+        if isinstance(home, cst.FunctionDef)
+        else set()
+    )
+    own = {name for line in body for name in _made(line)} | given
+    free = {name for line in body for name in _read(tree, line)} - own
+    for first in reversed(above):
+        if wanted is None:
+            lines = [first] if _made(first) & free and _computes(first) else []
+        else:
+            lines = _leading(tree, above, first, free) if tree.lines(first)[0] in wanted else []
+        texts = [tree.code(line).strip() for line in lines]
+        if not lines or any(_DRAWS.search(t) for t in texts):
             continue
-        text = tree.code(line).strip()
-        if not made or not _computes(line) or _DRAWS.search(text):
-            continue
+        made = {name for line in lines for name in _made(line)}
         goal = next(n for n in body if _read(tree, n) & made)
         at = tree.span(goal)[0]
-        cuts = [(at, at, text + tree.newline + tree.indent(goal))]
-        later = [n for n in outer if n is not home and n is not line and _read(tree, n) & made]
-        if not later:
-            cuts.append((tree.offset(tree.lines(line)[0], 0), tree.offset(tree.lines(line)[1] + 1, 0), ""))
+        joint = tree.newline + tree.indent(goal)
+        cuts = [(at, at, "".join(f"{t}{joint}" for t in texts))]
+        if not any(_read(tree, n) & made for n in outer if n is not home and n not in lines):
+            spans = map(tree.lines, lines)
+            cuts += [(tree.offset(top, 0), tree.offset(bottom + 1, 0), "") for top, bottom in spans]
         where = "closure" if isinstance(home, cst.FunctionDef) else "loop"
-        title = f"compute line {tree.lines(line)[0]} inside the {where}, each time anew"
+        title = f"compute {_told(tree, lines)} inside the {where}, each time anew"
         rank = _INSIDE if wanted is None else RANK + 1
         yield Candidate(title, "recompute", rank, {file: tree.replace(*cuts)}, NOTE)
+
+
+def _leading(
+    tree: Tree, lines: Sequence[cst.CSTNode], first: cst.CSTNode, names: set[str]
+) -> list[cst.CSTNode]:
+    """The line and those after it that lead from what it makes to these names; none if it does not lead there."""
+    flows: list[cst.CSTNode] = []
+    tainted: set[str] = set()
+    start = next(i for i, n in enumerate(lines) if n is first)
+    for line in lines[start:]:
+        made, read = _made(line), _read(tree, line)
+        if made and (line is first or read & tainted):
+            flows.append(line)
+            tainted |= made
+    wanted = set(names)
+    kept: list[cst.CSTNode] = []
+    for line in reversed(flows):
+        if _made(line) & wanted:
+            kept.insert(0, line)
+            wanted |= _read(tree, line)
+    return kept if kept and kept[0] is first else []
+
+
+def _told(tree: Tree, lines: Sequence[cst.CSTNode]) -> str:
+    numbers = [tree.lines(n)[0] for n in lines]
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    return (
+        f"lines {' and '.join(map(str, numbers)) if len(numbers) < 3 else f'{numbers[0]} to {numbers[-1]}'}"
+    )
 
 
 def _computes(line: cst.CSTNode) -> bool:

@@ -45,6 +45,13 @@ OPTIONS = (
 )
 
 
+# What a copy of the parameters means there, by how an iteration reaches a graph of before the update.
+FROZEN = {
+    "once": "each step then uses the gradient of the first forward, however far the parameters have moved since",
+    "carried": "each backward() then goes on through all earlier iterations, at the parameters that they had",
+}
+
+
 @dataclass(slots=True)
 class Tried:
     candidate: Candidate
@@ -138,6 +145,7 @@ class Planner:
         found.original, found.tried, found.conflicts = self.texts, self.tried, conflicts
         found.basis, found.facts = judge.basis, known[0]
         self._add_options(found, judge, project, known)
+        self._add_frozen(found, judge, project, known[0])
         found.options += self.obvious
         return found
 
@@ -165,6 +173,31 @@ class Planner:
             if self.ambiguous:
                 plan.chosen, plan.sources = [candidate], sources  # for --unsafe: the author said so
             return
+
+    def _add_frozen(self, plan: Plan, judge: Judge, project: Project, facts: Facts) -> None:
+        """A copy of the parameters for the one forward that all iterations go back into: quiet, and seldom what is meant."""
+        if not judge.again or not _of_parameters(facts):
+            return
+        for candidate in options.made_once(project, facts):
+            if time.monotonic() > self.until or judge.oracle is None:
+                break
+            self.tell(candidate.title)
+            edited = project.edited(candidate.sources)
+            trial = self.runner.run(self._bytes(edited), "plain")
+            if trial.ran:
+                told = effect(judge.oracle.calls, trial.calls)
+                plan.options.append(Option(candidate, self._changed(edited), told))
+                break
+        for candidate in [c for c in propose(project, facts) if c.kind == "clone_save"][:_STEPS]:
+            if time.monotonic() > self.until:
+                return
+            self.tell(candidate.title)
+            edited = project.edited(candidate.sources)
+            encoded = self._bytes(edited)
+            if judge.final(self.runner.run(encoded, "plain"), encoded).same:
+                noted = replace(candidate, note=FROZEN[judge.again])
+                plan.options.append(Option(noted, self._changed(edited), "the gradients of the healed run"))
+                return
 
     def _add_guards(self, plan: Plan, judge: Judge, project: Project, known: list[Facts]) -> None:
         """The fixed program with save_for_backward: proven too, and more than the fix needs."""
@@ -312,7 +345,7 @@ class Planner:
                 edited = project.edited(candidate.sources)
                 moved = any(c.kind == "move" for c in [*chosen, candidate])
                 if candidate.kind == "recompute":
-                    verdict = speaks.recomputed(trial, sources, facts.second)
+                    verdict = speaks.recomputed(trial, sources, facts.second or bool(judge.again))
                 else:
                     verdict = speaks.final(trial, sources, moved)
                 self.tried.append(Tried(candidate, verdict))
@@ -368,6 +401,8 @@ class Planner:
 
     def _is_wanted(self, candidate: Candidate, judge: Judge, facts: Facts, chosen: list[Candidate]) -> bool:
         kind = candidate.kind
+        if judge.again and kind not in _UPDATED and _of_parameters(facts):
+            return False  # the gradient would never see an update
         if kind == "no_grad":
             return judge.basis == "update"  # else it would cut what is part of the forward
         if kind == "clone_parameters":
@@ -375,7 +410,8 @@ class Planner:
                 facts.rule not in diagnose.UPDATES or self.by_copies
             )  # right, and nothing that a reviewer would take
         if kind == "recompute":
-            return judge.oracle is not None and not chosen and (judge.stale or not facts.second)
+            fits = judge.stale if facts.second else facts.rule in diagnose.UPDATES or bool(judge.again)
+            return judge.oracle is not None and not chosen and fits
         if kind == "second_backward":
             return not judge.stale or self.by_copies  # it would go on with a graph of before the update
         return True
@@ -447,6 +483,10 @@ _UPDATED = ("move", "recompute")  # they say where an update belongs
 
 def _is_update(found: Solved) -> bool:
     return found.chosen[-1].kind in _UPDATED
+
+
+def _of_parameters(facts: Facts) -> bool:
+    return facts.rule in diagnose.UPDATES or (facts.saved is not None and facts.saved.leaf)
 
 
 def _tellable(candidate: Candidate, verdict: Verdict) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._guards import detect_fake_mode
 
 from gradmend.capture.graph.nodes import edges
 
@@ -32,6 +33,9 @@ class Recorder:
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
         self._seen: dict[int, tuple[int, int, float]] = {}  # the leaves at the end of the last backward
+        self._walked: list[
+            tuple[Any, dict[int, float]]
+        ] = []  # each backward: its line, and its leaves' first uses
         self._files: dict[str, bool] = {}
         self.began = time.process_time()
 
@@ -73,7 +77,9 @@ class Recorder:
 
     # -- one backward call -------------------------------------------------------------------------
     def _backward(self, engine: Any, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._depth:
+        if (
+            self._depth or detect_fake_mode(list(outputs)) is not None
+        ):  # a compiler traces: no call of the program's
             return engine(outputs, *args, **kwargs)
         if self.retain and len(args) > 1:
             args = (args[0], True, *args[2:])
@@ -88,7 +94,9 @@ class Recorder:
         call["made"] = youngest()
         reached = leaves_of(outputs)
         leaves = reached.leaves
-        call["stale"] = self._is_stale(reached)
+        outdated = self._outdated(reached)
+        call["stale"] = bool(outdated)
+        call["again"] = self._again(reached, outdated, [(f["file"], f["line"]) for f in call["stack"][:1]])
         self.calls.append(call)
         accumulate = kwargs.get("accumulate_grad", False)
         hooks = []
@@ -96,7 +104,7 @@ class Recorder:
         if accumulate:
             twins: dict[str, int] = {}
             for leaf in leaves:
-                shape = str(list(leaf.shape))
+                shape = "nested" if leaf.is_nested else str(list(leaf.shape))
                 twins[shape] = twins.get(shape, -1) + 1
                 key = self._key(leaf, f"{shape} {twins[shape]}")
 
@@ -127,13 +135,28 @@ class Recorder:
             raise Enough
         return result
 
-    def _is_stale(self, reached: Reached) -> bool:
-        """Were leaves updated since the last backward that were used before it, by nodes which this one goes through?"""
-        last = next((c["done"] for c in reversed(self.calls) if "done" in c), None)
+    def _outdated(self, reached: Reached) -> list[torch.Tensor]:
+        """Leaves updated since the last backward that were used before it, by nodes which this one goes through."""
+        last = self._last()
         if last is None or reached.oldest > last:
-            return False
+            return []
         old = [t for t in reached.leaves if reached.used[id(t)] <= last and id(t) in self._seen]
-        return any(self._seen[id(t)] != _stamp(t) for t in old)
+        return [t for t in old if self._seen[id(t)] != _stamp(t)]
+
+    def _again(self, reached: Reached, outdated: list[torch.Tensor], line: Any) -> str:
+        """Did this line's backward go through the same use of an updated leaf before, in an earlier iteration?
+        "once": the leaf was used only then; "carried": in later iterations as well."""
+        earlier = [used for where, used in self._walked if where == line]
+        self._walked.append((line, reached.used))
+        both = [t for t in outdated if any(used.get(id(t)) == reached.used[id(t)] for used in earlier)]
+        if not both:
+            return ""
+        last = self._last() or 0
+        return "once" if all(reached.latest[id(t)] <= last for t in both) else "carried"
+
+    def _last(self) -> int | None:
+        """The youngest node when the last backward ended."""
+        return next((c["done"] for c in reversed(self.calls) if "done" in c), None)
 
     def before(self, outputs: Any, args: tuple[Any, ...]) -> None:
         """For the runs that need only the loss."""
@@ -197,22 +220,34 @@ class Recorder:
 def _keep(tensor: torch.Tensor) -> Any:
     """A copy as numpy float64 (complex as pairs); a sample where it is large."""
     with torch.no_grad():
-        plain = tensor.detach()
-        if plain.layout != torch.strided:
-            plain = plain.to_dense()
-        if plain.is_complex():
-            plain = torch.view_as_real(plain.resolve_conj())
-        flat = plain.reshape(-1)
+        parts = _parts(tensor.detach())
+        flat = torch.cat([_flat(p) for p in parts]) if len(parts) > 1 else _flat(parts[0])
         if flat.numel() > _MOST:
             flat = flat[:: -(-flat.numel() // _MOST)]
         return np.array(flat.to("cpu", torch.float64).numpy(), copy=True)
 
 
+def _parts(plain: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that hold its values; of a nested one also where each row begins."""
+    if plain.is_nested:
+        if plain.layout == torch.jagged:
+            return [plain.values(), plain.offsets()]  # type: ignore[attr-defined]
+        return list(plain.unbind()) or [torch.zeros(0)]
+    return [plain if plain.layout == torch.strided else plain.to_dense()]
+
+
+def _flat(plain: torch.Tensor) -> torch.Tensor:
+    if plain.is_complex():
+        plain = torch.view_as_real(plain.resolve_conj())
+    return plain.reshape(-1)
+
+
 def _stamp(tensor: torch.Tensor) -> tuple[int, int, float]:
     with torch.no_grad():
         plain = tensor.detach()
-        total = float(plain.sum()) if plain.layout == torch.strided and not plain.is_complex() else 0.0
-        return tensor.data_ptr() if plain.layout == torch.strided else 0, tensor._version, total
+        dense = plain.layout == torch.strided and not plain.is_nested
+        total = float(plain.sum()) if dense and not plain.is_complex() else 0.0
+        return tensor.data_ptr() if dense else 0, tensor._version, total
 
 
 def youngest() -> int:
@@ -224,16 +259,19 @@ def youngest() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The leaves that a backward reaches, in the order of the graph; when each was first used, and the oldest node's number."""
+    """The leaves that a backward reaches, in the order of the graph; when each was first and last used, and the oldest
+    node's number."""
 
     leaves: list[torch.Tensor]
     used: dict[int, float]
+    latest: dict[int, float]
     oldest: float
 
 
 def leaves_of(outputs: Any) -> Reached:
     found: dict[int, torch.Tensor] = {}
     used: dict[int, float] = {}
+    latest: dict[int, float] = {}
     oldest = float("inf")
     seen: set[Any] = set()
     stack: list[Any] = []
@@ -256,8 +294,10 @@ def leaves_of(outputs: Any) -> Reached:
                 owner = getattr(below, "variable", None)
                 if isinstance(owner, torch.Tensor):
                     used[id(owner)] = min(used.get(id(owner), float("inf")), node._sequence_nr())
+                    latest[id(owner)] = max(latest.get(id(owner), -1), node._sequence_nr())
         stack.extend(n for n, _ in reversed(edges(node)))
-    return Reached(list(found.values()), {i: used.get(i, float("inf")) for i in found}, oldest)
+    first, last = ({i: numbers.get(i, float("inf")) for i in found} for numbers in (used, latest))
+    return Reached(list(found.values()), first, last, oldest)
 
 
 def _tensors(namespace: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -12,6 +12,8 @@ from gradmend.story.failures.diagnosing import diagnose, from_message
 from gradmend.story.failures.recipes import recognise
 from gradmend.story.failures.scene import site_of
 from gradmend.story.failures.traceback_text import Printed, read
+from gradmend.story.iterations import at_line
+from gradmend.story.words import later_words
 
 
 def explain(error: BaseException | str) -> str:
@@ -99,9 +101,15 @@ def _mismatch(message: str, site: Site, printed: Printed) -> Conflict | None:
         backward=backward,
         culprits=_backward_line(backward),
         notes=recipe.notes,
-        help=(*recipe.help, watch),
+        help=(*_carried_over(recipe.rule, backward), *recipe.help, watch),
     )
     return _with_forward(conflict, facts, printed)
+
+
+def _carried_over(rule: str, backward: Frame | None) -> tuple[str, ...]:
+    """Where the source is there: a loop that carries state over, and steps after this backward()."""
+    found = at_line(backward) if rule == "GM104" and backward is not None else None
+    return later_words(found, backward)[1][:1] if found is not None else ()
 
 
 def _with_forward(conflict: Conflict, facts: versions.Mismatch, printed: Printed) -> Conflict:

@@ -185,6 +185,7 @@ def _tell(
         saved=save,
         writes=writes,
         backward=backward,
+        asked=at.users if at else (),
         why=why(known, save) if known and save.slot else "",
         notes=_notes(mismatch, kept, how),
         help=helps(rule, kind),

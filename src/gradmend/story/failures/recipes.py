@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradmend.story.failures.versions import Mismatch, bare, knowledge_of, op_from_node
+from gradmend.story.words import two_programs
 
 # Views that PyTorch makes anew after a write to their base; `weight.t()` of a Linear is the usual one.
 _VIEWS = {
@@ -74,8 +75,9 @@ def _stepped(m: Mismatch, why: str) -> Recipe:
         f"a parameter, {m}, changed between its forward and this backward: most likely an optimizer stepped in between",
         (why, _counted(m)),
         (
-            "call every backward() that uses these parameters before the first step()",
-            "if the second loss should see the new parameters, run its forward again after step()",
+            two_programs(
+                "the forward of the later loss again after step()", "call its backward() before step()"
+            ),
             "look also for load_state_dict, clip or EMA updates, and weight copies between the two",
         ),
     )
