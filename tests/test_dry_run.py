@@ -175,6 +175,29 @@ def test_bad_targets_are_one_line(tmp_path: Path, target: str) -> None:
     assert done.returncode == 2 and done.stderr.startswith("gradmend: ") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("factory", "code"),
+    [("model", 2), ("named", 2), ("Model", 2), ("listed", 1), ("paired", 1)],
+)
+def test_a_model_that_never_ran_is_not_called_clean(tmp_path: Path, factory: str, code: int) -> None:
+    (tmp_path / "made.py").write_text(
+        "import torch\n\n\n"
+        "class Model(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        h = x.sigmoid()\n"
+        "        h *= 2\n"
+        "        return h\n\n\n"
+        "def model(): return Model()\n"
+        "def named(): return {'model': Model(), 'x': torch.ones(2)}\n"
+        "def listed(): return [Model(), torch.ones(2, requires_grad=True)]\n"
+        "def paired(): return Model(), torch.ones(2, requires_grad=True)\n"
+    )
+    words = [sys.executable, "-m", "gradmend", "dry-run", f"made.py:{factory}"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert ("nothing ran" in done.stderr) == (code == 2)
+
+
 def test_the_script_that_starts_our_commands_is_no_line_of_the_program(tmp_path: Path) -> None:
     from gradmend.folder import is_ours, launched_by
 

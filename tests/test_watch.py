@@ -1,7 +1,9 @@
 """watch() and heal() as context managers and decorators: nesting, re-entering, exceptions, threads, generators."""
 
 import asyncio
+import copy
 import gc
+import pickle
 import sys
 import threading
 
@@ -330,3 +332,14 @@ def test_the_same_conflict_many_times_is_told_once():
             healed()
     kinds = [c for c in session.conflicts if c.kind == "error"]
     assert kinds and all(c.times % 5 == 0 for c in kinds)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])
+def test_the_error_crosses_processes(again):
+    """A pool pickles what its worker raises: one that can't be read back hangs the parent."""
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError) as raised:
+        conflict()
+    other = again(raised.value)
+    assert isinstance(other, gradmend.ConflictError)
+    assert str(other) == str(raised.value)
+    assert other.conflict == raised.value.conflict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradmend.model import Conflict
@@ -20,6 +20,17 @@ class ConflictError(GradmendError):
         said = pytorch_says(conflict)
         super().__init__(f"{said}\n{message}" if said else message)
         self.conflict = conflict
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It crosses processes: pools pickle what a worker raises."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[ConflictError], args: tuple[Any, ...], state: dict[str, Any]) -> ConflictError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def pytorch_says(conflict: Conflict) -> str:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradmend.errors import UsageError
+from gradmend.cli.program import writable
 
 
 class Scene(NamedTuple):
@@ -44,8 +44,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.html and not os.path.isdir(os.path.dirname(os.path.abspath(args.html))):
-        raise UsageError(f"can't write {args.html}: there is no such folder")
+    writable(args.html)
     stage = _Stage()
     folder = Path(tempfile.gettempdir(), f"gradmend-demo-{os.getpid()}")
     folder.mkdir(exist_ok=True)

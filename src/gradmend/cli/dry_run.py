@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from gradmend.cli.program import writable
 from gradmend.errors import UsageError
 
 
@@ -25,10 +26,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for out in (args.report, args.html):
-        folder = os.path.dirname(os.path.abspath(out)) if out else None
-        if folder and not os.path.isdir(folder):
-            raise UsageError(f"can't write {out}: there is no folder {folder}")
+    writable(args.report, args.html)
     factory = _found(args.target)
     from gradmend.api.dry import NEEDS_VALUES, fake_mode, run_fake
     from gradmend.running import output
@@ -36,11 +34,18 @@ def run(args: argparse.Namespace) -> int:
 
     def step() -> Any:
         made = factory()
-        if isinstance(made, tuple) and made and callable(made[0]):
+        if isinstance(made, (tuple, list)) and made and callable(made[0]):
             return made[0](*made[1:])
+        if callable(made) or (isinstance(made, dict) and any(map(callable, made.values()))):
+            idle.append(type(made).__name__)
         return made
 
+    idle: list[str] = []  # what was made and never called
     session = run_fake(fake_mode(), step)
+    if idle:
+        raise UsageError(
+            f"{args.target} returned a {idle[0]} and nothing ran: return (model, input, ...), or the loss of a step"
+        )
     session.run = about(args.target, command=["gradmend", "dry-run", args.target])
     output.write(session, args.report, args.html)
     output.say(session)

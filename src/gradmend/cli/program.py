@@ -41,9 +41,16 @@ def _text(script: str) -> str:
         return ""
 
 
-def writable(*outs: str | None) -> None:
-    """Say before a long run that its report has nowhere to go."""
-    for out in outs:
-        folder = os.path.dirname(os.path.abspath(out)) if out else None
-        if folder and not os.path.isdir(folder):
+def writable(*outs: str | None, program: str | None = None) -> None:
+    """Say before a long run that its report has nowhere to go, or would take the place of something else."""
+    given = [out for out in outs if out]
+    for out in given:
+        folder = os.path.dirname(os.path.abspath(out))
+        if not os.path.isdir(folder):
             raise UsageError(f"can't write {out}: there is no folder {folder}")
+        if os.path.isdir(out):
+            raise UsageError(f"can't write {out}: it is a folder")
+        if program is not None and os.path.realpath(out) == os.path.realpath(program):
+            raise UsageError(f"can't write {out}: it is the program")
+    if len({os.path.realpath(out) for out in given}) < len(given):
+        raise UsageError(f"can't write two reports to {given[0]}")

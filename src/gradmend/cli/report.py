@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 from typing import Any
 
-from gradmend.errors import UsageError
+from gradmend.cli.program import writable
 from gradmend.report.colour import coloured
 
 
@@ -28,10 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from gradmend.report.ranks import merged, rank_of
     from gradmend.report.saved import read
 
-    for out in (args.html, args.json):
-        folder = os.path.dirname(os.path.abspath(out)) if out else None
-        if folder and not os.path.isdir(folder):
-            raise UsageError(f"can't write {out}: there is no folder {folder}")
+    writable(args.html, args.json)
     sessions = [(rank_of(path, i), read(path)) for i, path in enumerate(args.sessions)]
     session = sessions[0][1] if len(sessions) == 1 else merged(sessions)
     # After the sessions are read: both load torch, and a bad name is told at once.

@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     words = words_of(args, "run", _OWN)
-    writable(args.report, args.html)
+    writable(args.report, args.html, program=None if args.module else words[0])
     for option in ("budget", "retain"):
         if getattr(args, option) and not args.heal:
             raise UsageError(f"--{option} goes with --heal")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -32,13 +33,23 @@ def write(session: Session, report: str | None, html: str | None) -> None:
 
 
 def replace(path: str, text: str) -> None:
-    """Whole or not at all: a reader never sees half a report."""
-    folder = os.path.dirname(os.path.abspath(path))
-    handle, scratch = tempfile.mkstemp(dir=folder, prefix=".gradmend-")
+    """Whole or not at all: a reader never sees half a report. A link stays one, a pipe or a device is written to."""
+    try:
+        known = os.stat(path)
+    except OSError:
+        mode = 0o666 & ~_umask()
+    else:
+        mode = stat.S_IMODE(known.st_mode)
+        if not stat.S_ISREG(known.st_mode) or path.startswith(("/dev/", "/proc/")):
+            with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            return
+    path = os.path.realpath(path)
+    handle, scratch = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".gradmend-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-        os.chmod(scratch, 0o666 & ~_umask())  # mkstemp makes it for its owner alone
+        os.chmod(scratch, mode)  # mkstemp makes it for its owner alone
         os.replace(scratch, path)
     except BaseException:
         os.unlink(scratch)
