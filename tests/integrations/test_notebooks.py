@@ -85,6 +85,7 @@ def test_a_healed_cell_runs_on(ran: list[Any]) -> None:
     assert error(ran[3]) is None
     assert "tensor([2.7183, 2.7183, 2.7183])" in text(ran[3])
     assert "In [4]" in html(ran[3]) and "kept to heal it" in html(ran[3])
+    assert "healed: PyTorch raises" in html(ran[3]) and "gradmend.heal() runs" not in html(ran[3])
 
 
 def test_cells_without_a_magic_get_the_story_of_pytorchs_error(ran: list[Any]) -> None:

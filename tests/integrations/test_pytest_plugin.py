@@ -110,6 +110,7 @@ def test_every_test_is_watched(tmp_path: Path) -> None:
     assert "ConflictError" in told and "test_it.py:7" in told and "h += 1" in told
     ours = [line for line in told.splitlines() if "gradmend/capture" in line or "gradmend/watching" in line]
     assert ours == [], "no frame of ours in a failure"
+    assert "healed[GM101]" in told, "what was healed is no error"
     assert "warning[" in told, "what PyTorch would refuse is told in the section of the test that passed"
 
 

@@ -159,7 +159,9 @@ def show(shell: InteractiveShell, conflicts: list[Conflict], outcome: str = "con
     names = cells(shell)
     data = [renamed(c.as_json(), names) for c in conflicts]
     told = from_json({"outcome": outcome, "conflicts": data}).conflicts
-    _display("\n\n".join(words_of(c) for c in told), fragment(data, outcome))
+    healed = outcome == "healed"
+    words = (words_of(c, healed=healed and c.kind != "refused-but-right") for c in told)
+    _display("\n\n".join(words), fragment(data, outcome))
 
 
 def _show_session(shell: InteractiveShell, session: Session) -> None:

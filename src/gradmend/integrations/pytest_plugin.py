@@ -49,7 +49,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
                 c for c in session.conflicts if c.kind == "refused-but-right" or session.outcome == "healed"
             ]
             if quiet:
-                item.add_report_section("call", "gradmend", "\n\n".join(words_of(c) for c in quiet))
+                told = (words_of(c, healed=c.kind != "refused-but-right") for c in quiet)
+                item.add_report_section("call", "gradmend", "\n\n".join(told))
 
 
 def _wish(item: pytest.Item) -> dict[str, bool] | None:

@@ -79,8 +79,5 @@ class TrainingScope:
 
     def summary(self) -> str | None:
         """One line for a log; None where there is nothing to say."""
-        found = [c for c in self.session.conflicts if c.kind != "refused-but-right"]
-        if self.session.outcome != "healed" or not found:
-            return None
-        times, kept = sum(c.times for c in found), sum(c.healed_bytes for c in found)
-        return f"gradmend: healed {times} overwritten values at {len(found)} places, {kept} bytes kept"
+        said = output.healed_words(self.session.conflicts) if self.session.outcome == "healed" else ""
+        return f"gradmend: {said}" if said else None

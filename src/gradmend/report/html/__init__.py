@@ -101,10 +101,11 @@ def _summary(conflicts: list[dict[str, Any]]) -> str:
 def _conflict(number: int, conflict: dict[str, Any], outcome: str, alone: bool = False) -> str:
     kind = str(conflict.get("kind", ""))
     times = int(conflict.get("times") or 1)
-    facts = [_KINDS.get(kind, kind)]
+    healed = outcome == "healed" and kind != "refused-but-right"
+    facts = ["healed: " * healed + _KINDS.get(kind, kind)]
     if times > 1:
         facts.append(counted(times, "time"))
-    if conflict.get("healed_bytes") and outcome == "healed":
+    if conflict.get("healed_bytes") and healed:
         facts.append(f"{counted(int(conflict['healed_bytes']), 'byte')} kept to heal it")
     history = conflict.get("history")
     return "\n".join(
@@ -118,7 +119,10 @@ def _conflict(number: int, conflict: dict[str, Any], outcome: str, alone: bool =
             timeline(history),
             prose(conflict.get("why") or ""),
             listed("note", conflict.get("notes")),
-            listed("help", conflict.get("help")),
+            listed(
+                "help",
+                [h for h in conflict.get("help") or () if not (healed and "gradmend.heal()" in str(h))],
+            ),
             graph(history),
             "</article>",
         )
