@@ -109,3 +109,18 @@ def test_readable() -> None:
         "34.0 MB",
         "5.6 GB",
     ]
+
+
+def test_what_a_watch_left_behind_is_none_of_the_budget() -> None:
+    def forward() -> torch.Tensor:
+        y = torch.ones(3, requires_grad=True).exp()
+        y += 1
+        return y
+
+    with gradmend.watch(), pytest.raises(gradmend.ConflictError):
+        kept = forward()
+        kept.sum().backward()
+    with gradmend.heal(budget="12B") as session:
+        forward().sum().backward()
+    assert session.outcome == "healed"
+    assert kept.grad_fn is not None  # alive all the while

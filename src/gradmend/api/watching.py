@@ -70,9 +70,9 @@ class Teller:
                     self.spared[save.raw, first.raw] = known
         else:
             known[1] += 1
-        if finding.harmful and first is not None:
+        if finding.harmful and first is not None and not first.counted:
             known[2] += finding.kept
-            first.kept = 0  # the next Save that it harms is healed by the same bytes
+            first.counted = True
         if known[1] > 1 and self.closed:
             self.count()
         if not finding.harmful:

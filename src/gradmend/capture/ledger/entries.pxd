@@ -23,7 +23,7 @@ cdef class Write:
     cdef public long long tick, kept
     cdef public object op, raw, how
     cdef public Layout layout
-    cdef public bint moved
+    cdef public bint moved, counted
 
 cdef class Counter:
     cdef public object carrier, base

@@ -110,7 +110,7 @@ class Save:
 class Write:
     """This op changed this region of this storage, from this line."""
 
-    __slots__ = ("how", "kept", "layout", "moved", "op", "raw", "tick")
+    __slots__ = ("counted", "how", "kept", "layout", "moved", "op", "raw", "tick")
 
     def __init__(self, tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> None:
         self.tick = tick
@@ -119,7 +119,8 @@ class Write:
         self.layout = layout
         self.how = how
         self.moved = False  # some version counter of the storage stepped
-        self.kept = 0  # bytes kept in the undo log, until they are counted
+        self.kept = 0  # bytes kept in the undo log
+        self.counted = False  # among those that healed something: they may heal several Saves
 
 
 @cython.no_gc

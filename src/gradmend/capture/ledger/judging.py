@@ -56,8 +56,9 @@ def counted(tallies: Tallies | None, save: Save, write: Write | None) -> bool:
         tally = found
         _last.tallies, _last.saved, _last.wrote, _last.tally = tallies, save.raw, write.raw, tally
     tally[1] += 1
-    tally[2] += write.kept
-    write.kept = 0
+    if not write.counted:
+        tally[2] += write.kept
+        write.counted = True
     return True
 
 

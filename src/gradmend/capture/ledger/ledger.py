@@ -244,13 +244,15 @@ class Ledger:
             return
         for one in self.timelines.values():
             one.tidy()
-        kept = self.kept_bytes()
+        # Those of a watch() whose graph lives on are none of this budget.
+        mine = [tl for tl in self.timelines.values() if any(e.scope.budget is not None for e in tl.saves())]
+        kept = sum(tl.undo.nbytes for tl in mine)
         if kept <= budget:
             return
         from gradmend.capture.memory.budget import over_budget
 
         timeline.wrote(write)
-        raise BudgetError(over_budget(budget, kept, [w for tl in self.timelines.values() for w in tl.log]))
+        raise BudgetError(over_budget(budget, kept, [w for tl in mine for w in tl.log]))
 
     def kept_bytes(self) -> int:
         return sum(tl.undo.nbytes for tl in list(self.timelines.values()))
