@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gradmend.api.guard import Guard
 from gradmend.api.watching import Watching
 from gradmend.errors import ConflictError, UsageError, attached
 from gradmend.model import Session
@@ -38,16 +39,18 @@ def dry_run(fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Session:
     'conflict'
     """
     mode = fake_mode()
-    if isinstance(fn, torch.nn.Module):
-        fn = faked(fn, mode)
-    inputs, kwargs = tree_map(lambda t: _fake(t, mode), (inputs, kwargs))
+
+    def fake(given: Any) -> Any:
+        return faked(given, mode) if isinstance(given, torch.nn.Module) else _fake(given, mode)
+
+    fn, inputs, kwargs = fake(fn), *tree_map(fake, (inputs, kwargs))
     return run_fake(mode, lambda: fn(*inputs, **kwargs))
 
 
 def fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    return FakeTensorMode(allow_non_fake_inputs=True)  # constants of the program are only read
 
 
 def _fake(t: Any, mode: Any) -> Any:
@@ -69,8 +72,9 @@ def faked(module: torch.nn.Module, mode: Any) -> torch.nn.Module:
 def run_fake(mode: Any, step: Callable[[], Any]) -> Session:
     # heal() goes on where watch() would stop: one run finds all.
     with Watching("heal", aloud=False) as session:
+        guard = Guard()
         try:
-            with mode:
+            with mode, guard:
                 outputs = [t for t in tensors_in(step()) if t.requires_grad]
                 if outputs:
                     torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
@@ -78,6 +82,9 @@ def run_fake(mode: Any, step: Callable[[], Any]) -> Session:
             pass  # one that no healing passes over: it is in the session
         except Exception as error:
             _failed(session, error)
+        guard.put_back()
+    if guard.reached is not None:  # also where the program caught it
+        _failed(session, guard.reached)
     if session.outcome == "healed":
         session.outcome = "conflict"
     session.conflicts[:] = [replace(c, notes=(*c.notes, _NOTE), healed_bytes=0) for c in session.conflicts]
