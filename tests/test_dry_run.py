@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+from collections import OrderedDict, UserDict
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,36 @@ def test_a_module_among_the_arguments_is_faked_too() -> None:
     before = model.weight.detach().clone()
     assert gradmend.dry_run(step, model, torch.ones(4, 2)).outcome == "clean"
     assert model.weight.grad is None and torch.equal(model.weight, before)
+
+
+class Output(OrderedDict[str, torch.Tensor]):
+    """A dict with attributes: a leaf to PyTorch."""
+
+
+def test_a_mapping_of_any_class_is_looked_into() -> None:
+    x = torch.ones(3, requires_grad=True)
+    for kind in (Output, dict, UserDict):
+        assert gradmend.dry_run(lambda x, kind=kind: kind(out=x.exp().add_(1)), x).outcome == "conflict"
+        assert gradmend.dry_run(lambda x, kind=kind: [kind(out=x.exp() + 1)], x).outcome == "clean"
+
+
+def test_a_result_that_shows_no_tensor_is_not_clean() -> None:
+    class Holder:
+        def __init__(self, t: torch.Tensor) -> None:
+            self.t = t
+
+    def generator(x: torch.Tensor) -> Any:
+        yield x.exp().add_(1)
+
+    def step(x: torch.Tensor) -> Holder:
+        x.exp().sum().backward()
+        return Holder(x)
+
+    x = torch.ones(3, requires_grad=True)
+    for fn, name in ((lambda x: Holder(x.exp().add_(1)), "Holder"), (generator, "generator")):
+        session = gradmend.dry_run(fn, x)
+        assert session.outcome == "failed" and f"an object of type {name}" in session.error["message"]  # type: ignore[index]
+    assert gradmend.dry_run(step, x).outcome == "clean", "it ran its own backward"
 
 
 BIG = """\
