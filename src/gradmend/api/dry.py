@@ -44,7 +44,8 @@ def dry_run(fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Session:
     def fake(given: Any) -> Any:
         return faked(given, mode) if isinstance(given, torch.nn.Module) else _fake(given, mode)
 
-    fn, inputs, kwargs = fake(fn), *tree_map(fake, (inputs, kwargs))
+    fn = fake(fn)
+    inputs, kwargs = tree_map(fake, (inputs, kwargs))
     return run_fake(mode, lambda: fn(*inputs, **kwargs))
 
 
