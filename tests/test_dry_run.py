@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+from collections import OrderedDict, UserDict
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,148 @@ def test_where_a_value_is_asked_for_it_says_so() -> None:
     assert session.outcome == "failed" and session.error is not None
     assert "asks for a value" in session.error["message"]
     assert session.error["line"] == fn.__code__.co_firstlineno + 1
+
+
+REACHED = "reached a real tensor (shape {}, line {}) that is not among its arguments: pass the module"
+
+
+def stopped(session: Any, shape: tuple[int, ...], line: int) -> bool:
+    return session.outcome == "failed" and REACHED.format(shape, line) in session.error["message"]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_model_of_the_closure_is_left_as_it_was(kind: Any, trained: bool) -> None:
+    model, x = torch.nn.Linear(2, 1), torch.ones(4, 2)
+    optimizer = kind(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    def forward() -> None:
+        model(x).sum().backward()
+
+    if trained:
+        step()
+    before = [(p.detach().clone(), p.grad, p._version) for p in model.parameters()]
+    state = {p: dict(s) for p, s in optimizer.state.items()}
+    first = step.__code__.co_firstlineno
+    assert stopped(gradmend.dry_run(step), (1, 2), first + 1)
+    assert stopped(gradmend.dry_run(forward), (1, 2), forward.__code__.co_firstlineno + 1)
+    assert gradmend.dry_run(optimizer.step).outcome == "failed"
+    for p, (value, grad, version) in zip(model.parameters(), before, strict=True):
+        assert torch.equal(p, value) and p.grad is grad and p._version == version
+    assert {p: dict(s) for p, s in optimizer.state.items()} == state
+    weight = model.weight.detach().clone()
+    step()
+    assert not torch.equal(weight, model.weight)
+
+
+def test_a_tensor_of_the_closure_is_not_written() -> None:
+    w, b = torch.zeros(3, requires_grad=True), torch.zeros(3)
+
+    def leaf(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            w.add_(1)
+        return x * 2
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        b.add_(x.detach())
+        return x * b
+
+    def out(x: torch.Tensor) -> torch.Tensor:
+        torch.add(x.detach(), 1, out=b)
+        return x * b
+
+    def caught(x: torch.Tensor) -> torch.Tensor:
+        try:
+            b.fill_(1)
+        except RuntimeError:
+            pass
+        return x * b
+
+    def data(x: torch.Tensor) -> torch.Tensor:
+        b.data = x.detach() + 1
+        return x * b
+
+    x = torch.ones(3, requires_grad=True)
+    for fn, at in ((leaf, 2), (plain, 1), (out, 1), (data, 1)):
+        assert stopped(gradmend.dry_run(fn, x), (3,), fn.__code__.co_firstlineno + at), fn.__name__
+    assert gradmend.dry_run(caught, x).outcome == "failed"
+    assert w.tolist() == b.tolist() == [0, 0, 0] and w.grad is None and w._version == b._version == 0
+
+
+def test_a_gradient_that_a_function_gives_to_the_closure_is_taken_back() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, w: torch.Tensor) -> torch.Tensor:
+            return w * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return grads[0] * 2
+
+    w = torch.ones(3, requires_grad=True)
+    session = gradmend.dry_run(lambda x: x * Twice.apply(w), torch.ones(3))
+    assert session.outcome == "failed" and "reached a real tensor" in session.error["message"]  # type: ignore[index]
+    assert w.grad is None
+
+
+def test_constants_of_the_closure_are_read() -> None:
+    index, mask, scale = torch.arange(3), torch.ones(3, dtype=torch.bool), torch.full((3,), 2.0)
+    teacher = torch.nn.Linear(3, 3)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = teacher(scale)
+        return torch.where(mask, x[index] * scale, 0.0) - wanted
+
+    assert gradmend.dry_run(fn, torch.ones(3, requires_grad=True)).outcome == "clean"
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_a_module_among_the_arguments_is_faked_too() -> None:
+    def step(model: torch.nn.Module, x: torch.Tensor) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+        model(x).sum().backward()
+        optimizer.step()
+
+    model = torch.nn.Linear(2, 1)
+    before = model.weight.detach().clone()
+    assert gradmend.dry_run(step, model, torch.ones(4, 2)).outcome == "clean"
+    assert model.weight.grad is None and torch.equal(model.weight, before)
+
+
+class Output(OrderedDict[str, torch.Tensor]):
+    """A dict with attributes: a leaf to PyTorch."""
+
+
+def test_a_mapping_of_any_class_is_looked_into() -> None:
+    x = torch.ones(3, requires_grad=True)
+    for kind in (Output, dict, UserDict):
+        assert gradmend.dry_run(lambda x, kind=kind: kind(out=x.exp().add_(1)), x).outcome == "conflict"
+        assert gradmend.dry_run(lambda x, kind=kind: [kind(out=x.exp() + 1)], x).outcome == "clean"
+
+
+def test_a_result_that_shows_no_tensor_is_not_clean() -> None:
+    class Holder:
+        def __init__(self, t: torch.Tensor) -> None:
+            self.t = t
+
+    def generator(x: torch.Tensor) -> Any:
+        yield x.exp().add_(1)
+
+    def step(x: torch.Tensor) -> Holder:
+        x.exp().sum().backward()
+        return Holder(x)
+
+    x = torch.ones(3, requires_grad=True)
+    for fn, name in ((lambda x: Holder(x.exp().add_(1)), "Holder"), (generator, "generator")):
+        session = gradmend.dry_run(fn, x)
+        assert session.outcome == "failed" and f"an object of type {name}" in session.error["message"]  # type: ignore[index]
+    assert gradmend.dry_run(step, x).outcome == "clean", "it ran its own backward"
 
 
 BIG = """\

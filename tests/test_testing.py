@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, UserDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -84,3 +87,19 @@ def test_results_of_many_shapes() -> None:
 
     with pytest.raises(AssertionError, match="GM101"):
         assert_gradients_safe(fn, torch.ones(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("kind", [type("Output", (OrderedDict,), {}), UserDict])
+def test_mappings_of_any_class(kind: Callable[..., Any]) -> None:
+    x = torch.ones(3, requires_grad=True)
+    assert_gradients_safe(lambda x: kind(out=x.exp()), x)
+    with pytest.raises(AssertionError, match="GM101"):
+        assert_gradients_safe(lambda x: kind(out=x.exp().add_(1)), x)
+
+
+@pytest.mark.parametrize("way", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+def test_sparse_results(way: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.ones(3, 3, requires_grad=True)
+    assert assert_gradients_safe(way, x).layout != torch.strided
+    with pytest.raises(AssertionError, match="GM101"):
+        assert_gradients_safe(lambda x: way(x.exp().add_(1)), x)

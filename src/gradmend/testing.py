@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gradmend.api.dry import tensors_in
+from gradmend.api.dry import seeded, tensors_in
 from gradmend.api.watching import watch, words_of
 from gradmend.capture.graph import nodes
 from gradmend.errors import ConflictError, attached
@@ -39,7 +39,8 @@ def assert_gradients_safe(fn: Callable[..., Any], *inputs: Any, paranoid: bool =
                     "nothing that the function returned requires grad: there is no gradient to check"
                 )
             leaves = _leaves(outputs)
-            torch.autograd.grad(outputs, leaves, [torch.ones_like(t) for t in outputs], allow_unused=True)
+            roots, ones = seeded(outputs)
+            torch.autograd.grad(roots, leaves, ones, allow_unused=True)
             return result
     except RuntimeError as error:
         if isinstance(error, ConflictError):

@@ -66,6 +66,27 @@ def test_marked():
     h.data += 1
     h.sum().backward()
 """
+UNSEEN = """\
+import pytest, torch
+
+x = torch.ones(3, requires_grad=True)
+
+@pytest.fixture
+def made():
+    return x.exp()
+
+def test_made_before(made):
+    made.data.add_(1)
+    made.sum().backward()
+
+def test_caught():
+    h = x.exp()
+    h.data.add_(1)
+    try:
+        h.sum().backward()
+    except RuntimeError:
+        pass
+"""
 NOTHING = """\
 import sys
 
@@ -128,6 +149,11 @@ def test_an_ini_file_and_marks_ask_for_it_too(tmp_path: Path) -> None:
 def test_all_frames_are_there_for_those_who_ask(tmp_path: Path) -> None:
     _, told = run(tmp_path, TESTS, "--gradmend", "--full-trace", "-k", "test_raises")
     assert "gradmend/" in told
+
+
+def test_what_the_docs_say_is_not_seen(tmp_path: Path) -> None:
+    found, _ = run(tmp_path, UNSEEN, "--gradmend")
+    assert found == {"test_made_before": "PASSED", "test_caught": "PASSED"}
 
 
 def test_off_it_loads_nothing(tmp_path: Path) -> None:

@@ -26,6 +26,16 @@ def broken(rank=0):
     print(rank, [round(v, 3) for v in x.grad.tolist()], flush=True)
 
 
+def ends(how):
+    import os, signal
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        broken()
+    finally:
+        os._exit(0)
+
+
 class Mine(mp.Process):
     def run(self):
         broken()
@@ -54,6 +64,10 @@ def main():
     elif how == "pool":
         with mp.get_context("spawn").Pool(1) as pool:
             return pool.map(broken, [0])
+    elif how in ("killed", "leaves"):
+        child = mp.get_context("fork").Process(target=ends, args=(how,))
+        child.start()
+        return child.join()
     elif how == "alone":
         import os, subprocess
         subprocess.run([sys.executable, "-c", "pass"])
@@ -98,10 +112,31 @@ def test_children_that_are_healed(tmp_path: Path, how: str) -> None:
     done, report = run(tmp_path, how, "--heal")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(RIGHT) == {"torch": 2, "loader": 4}.get(how, 1)
-    if how == "pool":
-        return  # its workers are ended by a signal, and leave nothing
     assert report["outcome"] == "healed" and lines(report) == [[9]], "one conflict, met by several"
     assert set(report["stats"]["children"].values()) == {"healed"}
+
+
+def test_a_conflict_in_a_worker_of_a_loader(tmp_path: Path) -> None:
+    """The loader catches it in the worker, and raises another error in the program while the worker waits."""
+    done, report = run(tmp_path, "loader")
+    assert done.returncode == 1 and "DataLoader worker process" in done.stderr
+    assert report["outcome"] == "conflict" and lines(report) == [[9]]
+    assert "conflict" in report["stats"]["children"].values() and "not told" not in report["stats"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fork")
+def test_a_child_that_leaves_by_os_exit_has_told_all(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "leaves")
+    assert done.returncode == 0 and report["outcome"] == "conflict" and lines(report) == [[9]]
+    assert "not told" not in done.stderr and "not told" not in report["stats"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_a_child_that_is_killed_is_named(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "killed")
+    (words,) = report["stats"]["not told"]
+    assert words.endswith("exit code -9) ended without an account")
+    assert done.stderr == f"gradmend: not told: {words}\n"
 
 
 def test_children_that_do_nothing_are_only_counted(tmp_path: Path) -> None:

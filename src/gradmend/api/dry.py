@@ -8,14 +8,16 @@ is used again, memory that numpy shares.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gradmend.api.guard import Guard
 from gradmend.api.watching import Watching
+from gradmend.capture.graph.calls import history
 from gradmend.errors import ConflictError, UsageError, attached
 from gradmend.model import Session
 
@@ -38,16 +40,19 @@ def dry_run(fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Session:
     'conflict'
     """
     mode = fake_mode()
-    if isinstance(fn, torch.nn.Module):
-        fn = faked(fn, mode)
-    inputs, kwargs = tree_map(lambda t: _fake(t, mode), (inputs, kwargs))
+
+    def fake(given: Any) -> Any:
+        return faked(given, mode) if isinstance(given, torch.nn.Module) else _fake(given, mode)
+
+    fn = fake(fn)
+    inputs, kwargs = tree_map(fake, (inputs, kwargs))
     return run_fake(mode, lambda: fn(*inputs, **kwargs))
 
 
 def fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    return FakeTensorMode(allow_non_fake_inputs=True)  # constants of the program are only read
 
 
 def _fake(t: Any, mode: Any) -> Any:
@@ -69,15 +74,29 @@ def faked(module: torch.nn.Module, mode: Any) -> torch.nn.Module:
 def run_fake(mode: Any, step: Callable[[], Any]) -> Session:
     # heal() goes on where watch() would stop: one run finds all.
     with Watching("heal", aloud=False) as session:
+        guard, unseen = Guard(), None
+        last = history[-1] if history else None
         try:
-            with mode:
-                outputs = [t for t in tensors_in(step()) if t.requires_grad]
+            with mode, guard:
+                result = step()
+                found = list(tensors_in(result))
+                outputs = [t for t in found if t.requires_grad]
+                ran = bool(history) and history[-1] is not last
+                if not found and not ran and (opaque := _opaque(result)):
+                    unseen = f"the function returned {opaque}, and no tensor can be seen in it: no backward ran from it"
                 if outputs:
-                    torch.autograd.backward(outputs, [torch.ones_like(t) for t in outputs])
+                    torch.autograd.backward(*seeded(outputs))
         except ConflictError:
             pass  # one that no healing passes over: it is in the session
         except Exception as error:
             _failed(session, error)
+        guard.put_back()
+    if guard.reached is not None:  # also where the program caught it
+        _failed(session, guard.reached)
+    if unseen and session.outcome == "clean":
+        words = f"{unseen}; return tensors, in containers or dataclasses"
+        session.outcome = "failed"
+        session.error = {"type": "UsageError", "message": words, "file": None, "line": None}
     if session.outcome == "healed":
         session.outcome = "conflict"
     session.conflicts[:] = [replace(c, notes=(*c.notes, _NOTE), healed_bytes=0) for c in session.conflicts]
@@ -86,12 +105,27 @@ def run_fake(mode: Any, step: Callable[[], Any]) -> Session:
 
 
 def tensors_in(result: Any) -> Iterator[torch.Tensor]:
-    """Those that a function returned, in containers and dataclasses too."""
+    """Those that a function returned, in containers, mappings and dataclasses too."""
     for leaf in tree_leaves(result):
         if isinstance(leaf, torch.Tensor):
             yield leaf
+        elif isinstance(leaf, Mapping):  # a dict's subclass is a leaf to PyTorch
+            yield from tensors_in(list(leaf.values()))
         elif hasattr(leaf, "__dataclass_fields__"):
             yield from tensors_in([getattr(leaf, name) for name in leaf.__dataclass_fields__])
+
+
+def seeded(outputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What a backward starts from, and ones for it; PyTorch makes no ones of a sparse layout."""
+    dense = [t if t.layout in (torch.strided, torch.jagged) else t.to_dense() for t in outputs]
+    return dense, [torch.ones_like(t) for t in dense]
+
+
+def _opaque(result: Any) -> str | None:
+    """What a result holds is not known of any object, nor of a generator that did not run."""
+    plain = (bool, int, float, complex, str, bytes, type(None))
+    kinds = (type(leaf) for leaf in tree_leaves(result) if not isinstance(leaf, plain))
+    return next((f"an object of type {kind.__name__}" for kind in kinds), None)
 
 
 def _failed(session: Session, error: Exception) -> None:

@@ -37,6 +37,7 @@ class Teller:
         self.policy = policy
         self.aloud = aloud  # warn of what stops nobody; the command line tells it at the end instead
         self.session = Session()
+        self.heard: Callable[[], None] | None = None  # called after each conflict that is new, or that stops
         self.closed = False
         self._known: dict[Any, Tally] = {}
         self._doubts: set[object] = set()
@@ -45,6 +46,13 @@ class Teller:
         self.spared: Tallies = {}
 
     def __call__(self, finding: Finding | Fault) -> BaseException | None:
+        known = len(self.session.conflicts)
+        error = self._enter(finding)
+        if self.heard is not None and (error is not None or len(self.session.conflicts) > known):
+            self.heard()
+        return error
+
+    def _enter(self, finding: Finding | Fault) -> BaseException | None:
         if isinstance(finding, Fault):
             return self._stop(finding)
         save, first = finding.save, finding.first
@@ -216,6 +224,10 @@ class Watching(ContextDecorator):
     def scope(self) -> Scope:
         """The innermost that is open."""
         return self._open[-1][0]
+
+    def at_each(self, heard: Callable[[], None]) -> None:
+        """Call it at each conflict that the innermost hears of: this process may be ended at any time."""
+        self._open[-1][1].heard = heard
 
     def count(self) -> None:
         """Enter how often each conflict came so far."""

@@ -55,6 +55,26 @@ class Followed:
         policy: Any = orders.policy
         watching = Watching(policy, orders.budget, orders.paranoid, orders.retain, aloud=False)
         session = watching.__enter__()
+        _started.clear()  # a fork takes those of its parent along
+        owner, plain_exit = os.getpid(), os._exit
+
+        def leave(ended: bool = False) -> None:
+            if os.getpid() == owner:
+                with own_imports():
+                    _leave(session, process.name, orders.folder, ended)
+
+        def so_far() -> None:
+            watching.count()
+            leave()
+
+        def last_words(code: int) -> None:
+            watching.count()
+            leave(ended=True)
+            plain_exit(code)
+
+        # A worker of a DataLoader hands its error on and waits, a pool's is ended by a signal: each conflict is left at once.
+        watching.at_each(so_far)
+        os._exit = last_words  # type: ignore[assignment]
         with following(orders):  # its own children too
             try:
                 run()
@@ -63,9 +83,10 @@ class Followed:
                     _fail(session, error)
                 raise
             finally:
+                os._exit = plain_exit
                 with own_imports():
                     watching.__exit__(None, None, None)
-                    _leave(session, process.name, orders.folder)
+                leave(ended=True)
 
 
 def _fail(session: Session, error: BaseException) -> None:
@@ -84,13 +105,14 @@ def _fail(session: Session, error: BaseException) -> None:
     leave_out_ours(error)
 
 
-def _leave(session: Session, name: str, folder: str) -> None:
+def _leave(session: Session, name: str, folder: str, ended: bool) -> None:
     """A worker that nothing happened to leaves nothing but its name."""
     from gradmend.running.output import replace
 
     if os.path.isdir(folder):  # the run may have ended before its daemons
         path = os.path.join(folder, f"{os.getpid()}.json")
-        replace(path, json.dumps({"name": name, "session": session.as_json()}))
+        account = {"name": name, "session": session.as_json(), "ended": ended, "lost": _lost(folder)}
+        replace(path, json.dumps(account))
 
 
 @contextmanager
@@ -106,6 +128,7 @@ def following(orders: Orders) -> Iterator[list[str]]:
         _starting.append(process)
         try:
             start(process)
+            _started.append(process)
         finally:
             _starting.pop()
             process.__dict__.pop("run", None)
@@ -121,6 +144,7 @@ def following(orders: Orders) -> Iterator[list[str]]:
 
 
 _starting: list[Any] = []  # processes that are being started by us
+_started: list[Any] = []  # those that this process started
 _listeners: list[list[str]] = []
 _listening = False
 
@@ -186,12 +210,37 @@ def met(path: str) -> list[tuple[str, Session]]:
     """The sessions that children left, in the order of their names; without those that are still being written."""
     from gradmend.report.saved import from_json
 
+    return [
+        (f"{data['name']} (process {number})", from_json(data["session"]))
+        for number, data in _accounts(path).items()
+    ]
+
+
+def lost(path: str) -> list[str]:
+    """Those that ended before they could leave a whole account, by SIGKILL for example, and who was told so by children."""
+    told = [name for data in _accounts(path).values() for name in data["lost"]]
+    return list(dict.fromkeys([*_lost(path), *told]))
+
+
+def _lost(path: str) -> list[str]:
+    accounts = _accounts(path)
     found = []
+    for process in _started:
+        try:
+            code, number = process.exitcode, process.pid
+        except ValueError:  # closed by the program, so it had ended
+            continue
+        # The program itself ends daemons and pools by SIGTERM: what they met until then is left.
+        if code in (None, -signal.SIGTERM) or accounts.get(str(number), {}).get("ended"):
+            continue
+        found.append(f"{process.name} (process {number}, exit code {code}) ended without an account")
+    return found
+
+
+def _accounts(path: str) -> dict[str, Any]:
+    found = {}
     for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
         if name.endswith(".json"):
             with open(os.path.join(path, name), encoding="utf-8") as file:
-                data = json.load(file)
-            found.append(
-                (f"{data['name']} (process {name.removesuffix('.json')})", from_json(data["session"]))
-            )
+                found[name.removesuffix(".json")] = json.load(file)
     return found

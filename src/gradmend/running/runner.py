@@ -64,6 +64,8 @@ def run_program(options: Options, go: Callable[[], None]) -> int:
                 watching.count()
                 with own_imports():
                     whole = with_children(session, children.met(folder))
+                    if lost := children.lost(folder):
+                        whole.stats["not told"] = lost
                     output.write(whole, torchrun.own_path(options.report), torchrun.own_path(options.html))
 
         def cut_off() -> None:
@@ -90,6 +92,8 @@ def run_program(options: Options, go: Callable[[], None]) -> int:
                 output.say(session, stopped_by=end.stopped_by, heals=options.heal)
         with own_imports():
             output.say_of_children(children.met(folder), alone)
+            for child in children.lost(folder):
+                put(f"gradmend: not told: {child}")
             if end == End(0):
                 _say_if_idle(options)
     return end.leave()
