@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import io
 import pickle
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from gradmend import sparse
 from gradmend.sparse import Pattern, SparseError, SparseTensor, block_diag
 from gradmend.sparse.nn import EdgeWeights, GraphConv, SparseLinear, SparseWeight
 
@@ -215,3 +217,10 @@ def test_a_sparse_tensor_is_not_written_to() -> None:
     T = S
     T += S  # makes a new tensor
     assert T is not S and torch.equal(T.to_dense(), 2 * S.to_dense())
+
+
+@pytest.mark.parametrize("name", [n for n in sparse.__all__ if inspect.isroutine(getattr(sparse, n))])
+def test_functions_go_to_other_processes(name: str) -> None:
+    """A collate function is pickled where workers are spawned: the default of macOS, of Windows, and of Python 3.14."""
+    function = getattr(sparse, name)
+    assert pickle.loads(pickle.dumps(function)) is function

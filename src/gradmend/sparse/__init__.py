@@ -29,6 +29,8 @@ full = _guarded("full", _generate.full)
 sddmm = _guarded("sddmm", _sampled.sddmm)
 solve_triangular = _guarded("solve_triangular", _solve.solve_triangular)
 spsolve = _guarded("spsolve", _solve.spsolve)
+for _one in (band, batch, block_diag, cg, diag_of, eye, full, sddmm, solve_triangular, spsolve):
+    _one.__module__ = __name__  # a worker that is spawned gets them by name
 
 _api.attach()
 
