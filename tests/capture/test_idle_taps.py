@@ -96,7 +96,8 @@ def test_who_looks_a_method_up_finds_the_tap() -> None:
         t.add_("x")
     look()
     assert len(found) > 8
-    assert {id(one) for one in found} == {id(found[0])}
+    # Python 3.14 hands out the tap itself where a line is hot, and what it stands for elsewhere.
+    assert {id(one.__gradmend_original__) for one in found} == {id(found[0].__gradmend_original__)}
     assert hasattr(found[0], "__gradmend_original__")
 
 
