@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import gradmend
 from gradmend.api.watching import words_of
+from gradmend.cli.main import main
 from gradmend.model import Session
 from gradmend.report.ranks import agree, merged
 from gradmend.report.saved import from_json
@@ -79,3 +84,37 @@ def test_ranks_agree_by_their_lines() -> None:
     story = merged([("0", one), ("1", clean)])
     assert story.outcome == "healed"
     assert story.conflicts[0].notes[0] == "rank 0 met this, rank 1 did not"
+
+
+def _places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if way:
+        yield way
+    for key, one in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
+        yield from _places(one, (*way, key))
+
+
+def test_a_session_that_somebody_changed_is_told_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any value at any place: a report, or one line; never our traceback, and nothing that steers a terminal."""
+    whole = json.loads(json.dumps(session().as_json()))
+    file, refused = tmp_path / "changed.json", 0
+    values = (None, -1, 10**30, 1.5, "\x1b[31mred", [[1]], {"a": 1})
+    every = [(way, value) for way in _places(whole) for value in values]
+    for way, value in random.Random(0).sample(every, 150):
+        made = copy.deepcopy(whole)
+        home = made
+        for key in way[:-1]:
+            home = home[key]
+        home[way[-1]] = value
+        file.write_text(json.dumps(made))
+        code = main(["report", str(file), "--html", str(tmp_path / "page.html")])
+        told = capsys.readouterr()
+        assert code in (0, 2), (way, value)
+        assert "\x1b" not in told.out + told.err, (way, value)
+        if code == 2:
+            refused += 1
+            assert told.err.count("\n") == 1, (way, value, told.err)
+    assert refused > 5

@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gradmend.report.ranks import merged, rank_of
-    from gradmend.report.saved import read
+    from gradmend.report.saved import damaged, read
 
     writable(args.html, args.json)
     sessions = [(rank_of(path, i), read(path)) for i, path in enumerate(args.sessions)]
@@ -36,11 +36,12 @@ def run(args: argparse.Namespace) -> int:
 
     colour = coloured(sys.stdout)
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-    for conflict in session.conflicts:
-        healed = session.outcome == "healed" and conflict.kind != "refused-but-right"
-        print(words_of(conflict, colour=colour, width=width, healed=healed) + "\n")
-    print(_summary(sessions, session))
-    write(session, args.json, args.html)
+    with damaged(", ".join(args.sessions)):
+        for conflict in session.conflicts:
+            healed = session.outcome == "healed" and conflict.kind != "refused-but-right"
+            print(words_of(conflict, colour=colour, width=width, healed=healed) + "\n")
+        print(_summary(sessions, session))
+        write(session, args.json, args.html)
     return 0
 
 

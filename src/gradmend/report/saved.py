@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gradmend.errors import UsageError
@@ -25,6 +27,8 @@ from gradmend.model import (
     Write,
 )
 
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 def read(path: str) -> Session:
     try:
@@ -32,16 +36,34 @@ def read(path: str) -> Session:
             data = json.load(file)
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or "conflicts" not in data:
         raise UsageError(
             f"{path} is no session of this version of Gradmend (schema {SCHEMA}): `gradmend run --report` writes one"
         )
+    with damaged(path):
+        return from_json(_shown(data))
+
+
+@contextmanager
+def damaged(path: str) -> Iterator[None]:
+    """A file that somebody has changed may hold anything anywhere: what can't be told is said so."""
     try:
-        return from_json(data)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        yield
+    except UsageError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is a damaged session: {type(error).__name__} {error}") from None
+
+
+def _shown(value: Any) -> Any:
+    """Without what would steer a terminal."""
+    if isinstance(value, str):
+        return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    return {key: _shown(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def from_json(data: dict[str, Any]) -> Session:
