@@ -77,9 +77,8 @@ def __getattr__(name: str) -> Any:
 
     with uncollected():
         if home.startswith("gradmend.api."):
-            import_module(
-                "torch"
-            )  # first: where GRADMEND=1 is set it arms us as it loads, and needs our modules whole
+            # First: where GRADMEND=1 is set it arms us as it loads, and needs our modules whole.
+            import_module("torch")
         value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -103,10 +103,8 @@ class Teller:
         for at, times, kept in self._known.values():
             conflict = self.session.conflicts[at]
             bytes_ = kept if conflict.kind != "refused-but-right" else 0
-            if (conflict.times, conflict.healed_bytes) != (
-                times,
-                bytes_,
-            ):  # else the same object: an error holds it
+            # Else it stays the same object: an error holds it.
+            if (conflict.times, conflict.healed_bytes) != (times, bytes_):
                 self.session.conflicts[at] = replace(conflict, times=times, healed_bytes=bytes_)
 
     def _stop(self, fault: Fault) -> BaseException | None:

@@ -63,9 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
     # What can't run is told before torch loads; a script is compiled once, and warns once.
     go = launch.program(words[0], words[1:], args.module is not None)
-    import_module(
-        "torch"
-    )  # before any of ours that needs it: where GRADMEND=1 is set, it arms us as it loads
+    # Before any of ours that needs it: where GRADMEND=1 is set, it arms us as it loads.
+    import_module("torch")
     from gradmend.capture.memory.budget import parse
     from gradmend.running.runner import Options, run_program
 

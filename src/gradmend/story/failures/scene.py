@@ -22,9 +22,8 @@ class Told:
     message: str
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
-    write: ast.stmt | None = (
-        None  # of the same file: the line to look at first, where it is not the one that raised
-    )
+    # Of the same file: the line to look at first, where it is not the one that raised.
+    write: ast.stmt | None = None
 
 
 Tell = Callable[["re.Match[str]", "Scene"], Told]
