@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from fix_trials import Make
 
-from gradmend.fix.search.plan import Plan, Planner
+from gradmend.fix.search.outcome import Plan
+from gradmend.fix.search.plan import Planner
 from gradmend.fix.trials.client import Host
 from gradmend.fix.trials.runs import Runner
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fix_trials import Make, printed
 
-from gradmend.fix.search.plan import Plan
+from gradmend.fix.search.outcome import Plan
 
 PROGRAMS = Path(__file__).parent / "pairs" / "programs"
 NAMES = sorted(p.name.removesuffix(".bad.py") for p in PROGRAMS.glob("*.bad.py"))

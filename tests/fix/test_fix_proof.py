@@ -10,7 +10,7 @@ from fix_trials import Make
 
 from gradmend.fix.judging.compare import Verdict, compare, same_words
 from gradmend.fix.judging.judge import Judge, measure
-from gradmend.fix.search.plan import Plan
+from gradmend.fix.search.outcome import Plan
 from gradmend.fix.source.facts import from_json
 
 HEAD = """

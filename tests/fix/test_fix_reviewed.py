@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gradmend.fix.judging.compare import effect
-from gradmend.fix.search import plan as plans
-from gradmend.fix.search.plan import Plan
+from gradmend.fix.search import choices
+from gradmend.fix.search.outcome import Plan
 
 HEAD = "import torch, torch.nn as nn, torch.nn.functional as F\ntorch.manual_seed(0)\n"
 
@@ -36,6 +36,41 @@ for _ in range(3):
 """,
         ["    score = d(fake)"],
         [],
+    ),
+    "actor_through_two_critics": (
+        """
+actor, q1, q2 = nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(2, 1)
+oa, o1, o2 = (torch.optim.Adam(m.parameters(), 1e-2) for m in (actor, q1, q2))
+for _ in range(2):
+    state, action, goal = torch.randn(6, 3), torch.randn(6, 2), torch.randn(6, 1)
+    loss1, loss2 = F.mse_loss(q1(action), goal), F.mse_loss(q2(action), goal)
+    chosen = torch.tanh(actor(state))
+    actor_loss = -torch.min(q1(chosen), q2(chosen)).mean()
+
+    # critics
+    o1.zero_grad()
+    loss1.backward()
+    o1.step()
+    o2.zero_grad()
+    loss2.backward()
+    o2.step()
+    oa.zero_grad()
+    actor_loss.backward()
+    nn.utils.clip_grad_norm_(actor.parameters(), 1.0)
+    oa.step()
+""",
+        [
+            "    oa.zero_grad()",
+            "    actor_loss.backward()",
+            "    nn.utils.clip_grad_norm_(actor.parameters(), 1.0)",
+            "    oa.step()",
+        ],
+        [
+            "    oa.zero_grad()",
+            "    actor_loss.backward()",
+            "    nn.utils.clip_grad_norm_(actor.parameters(), 1.0)",
+            "    oa.step()",
+        ],
     ),
     "prediction_outside_of_the_closure": (
         """
@@ -250,7 +285,7 @@ def test_a_copy_that_hides_every_update_is_only_an_option(way: str, plan: Callab
     assert not any(".clone()" in text for text in found.sources.values())
     assert found.status == ("proven" if way == "once" else "unproven")
     copies = [o for o in found.options if o.candidate.kind == "clone_save"]
-    assert all(o.candidate.note == plans.FROZEN[way] and not o.proven for o in copies)
+    assert all(o.candidate.note == choices.FROZEN[way] and not o.proven for o in copies)
     if way == "carried":
         assert any(".detach()" in text for o in found.options for text in o.sources.values()) and copies
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import pytest
 
 from gradmend.fix.judging.compare import Verdict
-from gradmend.fix.search.plan import Planner, Solved
+from gradmend.fix.search.attempts import Attempts
+from gradmend.fix.search.solving import Solved, Solver
 from gradmend.fix.source.candidate import Candidate, Project
 from gradmend.fix.source.text import Text
 from gradmend.fix.source.undoing import changes, without
@@ -77,8 +78,8 @@ def test_copies_that_the_proof_does_not_need_are_dropped(needed: tuple[str, ...]
         made += steps(text)
         chosen.append(Candidate(f"clone `{name}`", "clone_save", 40, {"f.py": text}))
     proof: Any = Proof(*needed)
-    planner = Planner(proof, lambda words: None, 60)
-    planner.texts = {f: Text(t) for f, t in made[0].sources.items()}
-    found, project = planner._smallest(Solved(chosen, Verdict(True), proof), made)
+    attempts = Attempts(proof, lambda words: None, 60)
+    attempts.texts = {f: Text(t) for f, t in made[0].sources.items()}
+    found, project = Solver(attempts, []).smallest(Solved(chosen, Verdict(True), proof), made)
     assert project.sources["f.py"] == left
     assert [c.title for c in found.chosen] == [f"clone `{n[0]}`" for n in sorted(needed)]

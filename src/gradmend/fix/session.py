@@ -12,7 +12,8 @@ from typing import Any
 
 from gradmend.fix import show
 from gradmend.fix.judging.cost import Cost, measure
-from gradmend.fix.search.plan import Plan, Planner
+from gradmend.fix.search.outcome import Plan
+from gradmend.fix.search.plan import Planner
 from gradmend.fix.source.apply import apply
 from gradmend.fix.trials.runs import Runner
 from gradmend.report.colour import coloured, painted_diff
@@ -44,7 +45,7 @@ def fix(
     ):
         planner = Planner(runner, tell, seconds)
         plan = planner.plan()
-        if plan.status == "proven" and time.monotonic() < planner.until:
+        if plan.status == "proven" and time.monotonic() < planner.attempts.until:
             tell("measuring the cost")
             encoded = {f: plan.original[f].encode(s) for f, s in plan.sources.items()}
             cost = measure(runner, encoded, plan.seconds, retain=plan.basis == "retained", series=plan.joined)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradmend.fix.judging.cost import Cost
 from gradmend.fix.judging.judge import WORDS
-from gradmend.fix.search.plan import Plan, Tried
+from gradmend.fix.search.outcome import Plan, Tried
 from gradmend.fix.source.text import Text
 
 _MOST_REJECTED = 2

@@ -1,4 +1,5 @@
-"""Move the update below the backward that needs the old values: `step()`, an EMA, a clamp, a restore."""
+"""Move the update below the backward that needs the old values (`step()`, an EMA, a clamp, a restore), or that
+backward with its own update above it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,10 @@ RANK = 15
 _NOTE = (
     "the update now runs after that backward(): gradients are those of the forward that ran. "
     "If the later loss was meant at the updated parameters, compute its forward again after the update instead."
+)
+_EARLIER = (
+    "that backward() now runs before the update: gradients are those of the forward that ran. "
+    "If its loss was meant at the updated parameters, compute its forward again after the update instead."
 )
 
 
@@ -42,6 +47,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     title = f"move line {line} below the backward() on line {goal}"
                     rank = RANK + nth + 2 * depth + order
                     yield Candidate(title, "move", rank, {place.file: new}, _NOTE)
+    yield from _above(project, facts)
 
 
 def _together(project: Project, facts: Facts) -> Iterator[Candidate]:
@@ -68,6 +74,56 @@ def _together(project: Project, facts: Facts) -> Iterator[Candidate]:
             lines = " and ".join(map(str, sorted(moves)))
             title = f"move lines {lines} below the backward() on line {tree.lines(below)[1]}"
             yield Candidate(title, "move", RANK - 1, {file: new}, _NOTE)
+
+
+def _above(project: Project, facts: Facts) -> Iterator[Candidate]:
+    """The backward that needs the old values, with its own update, above the updates: an actor's loss that goes
+    through two critics adds to their gradients, so their steps can't wait for it."""
+    places = [p for event in (*facts.writes[:6], *facts.others[:6]) for p in event.chain]
+    for at in facts.backward:
+        tree = project.tree(at.file)
+        if tree is None:
+            continue
+        path = [n for inner in tree.statements(at.line, at)[:1] for n in (inner, *tree.up(inner))]
+        asked = next((n for n in path if isinstance(n, cst.SimpleStatementLine)), None)
+        block = tree.parent(asked) if asked is not None else None
+        if not isinstance(block, (cst.IndentedBlock, cst.Module)):
+            continue
+        body = list(block.body)
+        goal = next(i for i, n in enumerate(body) if n is asked)
+        before = [
+            i for i in range(goal) if any(_holds(tree, body[i], p) for p in places if p.file == at.file)
+        ]
+        if not before:
+            continue
+        top, first, last = min(before), goal, goal
+        while top > 0 and _is_update_line(tree, body[top - 1]):
+            top -= 1
+        while first > max(before) + 1 and "zero_grad(" in tree.code(body[first - 1]):
+            first -= 1
+        while last + 1 < len(body) and _is_update_line(tree, body[last + 1], calls=("clip_grad", ".step(")):
+            last += 1
+        units = body[first : last + 1]
+        if any(_needed(tree, other, units) for other in body[top:first]):
+            continue
+        new = moved(tree, units, body[top], above=True)
+        if new is not None:
+            lines = f"{tree.lines(units[0])[0]} to {tree.lines(units[-1])[1]}"
+            title = f"move lines {lines} above line {tree.lines(body[top])[0]}"
+            yield Candidate(title, "move", RANK + 2, {at.file: new}, _EARLIER)
+
+
+def _holds(tree: Tree, statement: cst.CSTNode, place: Place) -> bool:
+    first, last = tree.lines(statement)
+    return first <= place.line <= last
+
+
+def _is_update_line(
+    tree: Tree,
+    statement: cst.CSTNode,
+    calls: tuple[str, ...] = ("zero_grad(", ".backward(", "clip_grad", ".step("),
+) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and any(c in tree.code(statement) for c in calls)
 
 
 def _first(tree: Tree, place: Place, at: Place) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
@@ -148,8 +204,8 @@ def _names(target: cst.BaseExpression) -> Iterator[cst.Name]:
             yield from _names(element.value)
 
 
-def moved(tree: Tree, units: Sequence[cst.CSTNode], below: cst.CSTNode) -> str | None:
-    """The text with these statements, and the comments above them, below another one."""
+def moved(tree: Tree, units: Sequence[cst.CSTNode], goal: cst.CSTNode, *, above: bool = False) -> str | None:
+    """The text with these statements, and the comments above them, below another one, or above it."""
     cuts: list[Cut] = []
     block = ""
     for unit in units:
@@ -159,7 +215,7 @@ def moved(tree: Tree, units: Sequence[cst.CSTNode], below: cst.CSTNode) -> str |
         while first > 1 and _comment_of(tree, first - 1, tree.indent(unit)):
             first -= 1
         start, end = tree.offset(first, 0), tree.offset(last + 1, 0)
-        inner, outer = tree.indent(unit), tree.indent(below)
+        inner, outer = tree.indent(unit), tree.indent(goal)
         block += "".join(
             outer + line.removeprefix(inner) if line.startswith(inner) else line
             for line in tree.text[start:end].splitlines(keepends=True)
@@ -167,7 +223,13 @@ def moved(tree: Tree, units: Sequence[cst.CSTNode], below: cst.CSTNode) -> str |
         if not block.endswith(("\n", "\r")):
             block += tree.newline
         cuts.append((start, end, ""))
-    at = tree.offset(tree.lines(below)[1] + 1, 0)
+    if above:
+        line = tree.lines(goal)[0]
+        while line > 1 and _comment_of(tree, line - 1, tree.indent(goal)):
+            line -= 1
+        at = tree.offset(line, 0)
+    else:
+        at = tree.offset(tree.lines(goal)[1] + 1, 0)
     ended = tree.text[:at].endswith(("\n", "\r"))
     return tree.replace(*cuts, (at, at, block if ended else tree.newline + block))
 

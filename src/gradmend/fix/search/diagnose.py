@@ -13,6 +13,10 @@ from gradmend.rules._messages import recognise
 UPDATES = frozenset({"GM104", "GM105", "GM203"})  # parameters were written between forward and backward
 
 
+def of_parameters(facts: Facts) -> bool:
+    return facts.rule in UPDATES or (facts.saved is not None and facts.saved.leaf)
+
+
 def harmful(healed: Run) -> list[dict[str, Any]]:
     """Conflicts that change a gradient, then those PyTorch refuses for nothing."""
     found: list[dict[str, Any]] = healed.extra.get("conflicts", [])

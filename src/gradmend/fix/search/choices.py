@@ -1,0 +1,84 @@
+"""What is left to the author: edits that mean another gradient, or do more than was asked. Each is run, none is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gradmend.fix.judging.compare import effect
+from gradmend.fix.judging.judge import Judge
+from gradmend.fix.rewrites import options, propose, recompute, save_for_backward
+from gradmend.fix.search import diagnose
+from gradmend.fix.search.attempts import Attempts
+from gradmend.fix.search.outcome import Option, Plan
+from gradmend.fix.source.candidate import Candidate, Project
+from gradmend.fix.source.facts import Facts
+
+_WAYS = 4  # edits tried for one choice
+
+# What a copy of the parameters means there, by how an iteration reaches a graph of before the update.
+FROZEN = {
+    "once": "each step then uses the gradient of the first forward, however far the parameters have moved since",
+    "carried": "each backward() then goes on through all earlier iterations, at the parameters that they had",
+}
+
+
+class Choices:
+    def __init__(self, attempts: Attempts, judge: Judge, project: Project, known: list[Facts]) -> None:
+        self.attempts, self.judge, self.project, self.known = attempts, judge, project, known
+
+    def add(self, plan: Plan, ambiguous: bool) -> None:
+        if plan.status == "proven":
+            self._guarded(plan)
+        if ambiguous:
+            ways = [c for f in self.known for c in options.carried(self.project, f)]
+        elif self.known[0].rule in diagnose.UPDATES and not any(c.kind == "recompute" for c in plan.chosen):
+            ways = list(recompute.propose(self.project, self.known[0]))
+        else:
+            ways = []
+        found = self._first_that_runs(ways[:_WAYS])
+        if found is not None:
+            plan.options.append(found)
+            if ambiguous:
+                plan.chosen, plan.sources = (
+                    [found.candidate],
+                    found.sources,
+                )  # for --unsafe: the author said so
+        if self.judge.again and diagnose.of_parameters(self.known[0]):
+            self._frozen(plan)
+
+    def _first_that_runs(self, ways: Iterable[Candidate]) -> Option | None:
+        for candidate in ways:
+            if self.attempts.late or self.judge.oracle is None:
+                return None
+            edited, trial = self.attempts.run(self.project, candidate)
+            if trial.ran:
+                told = effect(self.judge.oracle.calls, trial.calls)
+                return Option(candidate, self.attempts.changed(edited), told)
+        return None
+
+    def _frozen(self, plan: Plan) -> None:
+        """A copy of the parameters for the one forward that all iterations go back into: quiet, and seldom what is meant."""
+        found = self._first_that_runs(options.made_once(self.project, self.known[0]))
+        if found is not None:
+            plan.options.append(found)
+        for candidate in [c for c in propose(self.project, self.known[0]) if c.kind == "clone_save"][:_WAYS]:
+            if self.attempts.late:
+                return
+            edited, trial = self.attempts.run(self.project, candidate)
+            if self.judge.final(trial, self.attempts.encoded(edited)).same:
+                noted = replace(candidate, note=FROZEN[self.judge.again])
+                told = "the gradients of the healed run"
+                plan.options.append(Option(noted, self.attempts.changed(edited), told))
+                return
+
+    def _guarded(self, plan: Plan) -> None:
+        """The fixed program with save_for_backward: proven too, and more than the fix needs."""
+        if any(c.kind == "custom_function" for c in plan.chosen):
+            return  # a copy of its own needs no guard
+        fixed = self.project.edited(plan.sources)
+        for candidate in save_for_backward.guarded(fixed, self.known):
+            edited, trial = self.attempts.run(fixed, candidate)
+            if self.judge.final(trial, self.attempts.encoded(edited)).same:
+                told = "the same gradients; the fix of the write is still needed"
+                plan.options.append(Option(candidate, self.attempts.changed(edited), told, proven=True))
