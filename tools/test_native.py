@@ -3,7 +3,7 @@
     python tools/test_native.py [PYTEST ARGUMENTS...]
 
 The build lies in a scratch copy of src, so that the one in use stays; what Cython made is taken from it. AddressSanitizer must be loaded before Python is, and
-sees its objects only where they are malloc's own. Leaks are what tests/capture/test_edge_leaks.py looks for.
+sees its objects only where they are malloc's own. Leaks are what tests/capture/native/test_edge_leaks.py looks for.
 """
 
 from __future__ import annotations

@@ -16,7 +16,12 @@ AMBIGUOUS = {"tbptt_with_step"}
 RIGHT = {"ctx_changed_as_meant", "safe_looking_dangerous"}
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in AMBIGUOUS | RIGHT])
+FIXED = [n for n in NAMES if n not in AMBIGUOUS | RIGHT]
+# Two seconds each: every second one waits for `make test-slow`.
+LATER = [pytest.param(n, marks=pytest.mark.slow) for n in FIXED[1::2]]
+
+
+@pytest.mark.parametrize("name", [*FIXED[::2], *LATER])
 def test_fixed(name: str, plan: Callable[[str], Plan], runner: Make, tmp_path: Path) -> None:
     found = plan((PROGRAMS / f"{name}.bad.py").read_text())
     tried = [(t.candidate.title, t.verdict.why) for t in found.tried]

@@ -26,7 +26,7 @@ from gradmend.capture import recorder, sites
 from gradmend.capture.native.loading import edge as compiled
 from gradmend.capture.taps import hub
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 needs_it = pytest.mark.skipif(compiled is None, reason="no compiler was found when gradmend was installed")
 
 
@@ -395,9 +395,9 @@ def test_without_it_what_it_speeds_up_still_holds() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
     files = [
         "test_install.py",
-        "capture/test_backwards.py",
-        "capture/test_stepping.py",
-        "capture/test_taps_restore.py",
+        "capture/hooks/test_backward_calls.py",
+        "capture/hooks/test_optimizer_steps.py",
+        "capture/taps/test_taps_restore.py",
         "heal/test_undo_records.py",
     ]
     files += ["oracles/test_random_programs.py"]

@@ -16,7 +16,7 @@ from gradmend.capture.graph import reads
 from gradmend.capture.graph.reads import is_read, slot_of
 from gradmend.story.knowledge._entries import at_node
 
-TOOLS = Path(__file__).parents[2] / "tools"
+TOOLS = Path(__file__).parents[3] / "tools"
 
 
 class Handle:
