@@ -95,6 +95,8 @@ def prover(edit: bool = True) -> str:
 
 def _edit(conflict: Conflict) -> str:
     if conflict.rule in _PARAMETERS or (conflict.saved is not None and conflict.saved.leaf):
+        if stepper(conflict.writes[0]) is not None:
+            return ""  # which of two programs is meant: derived.stepped() asks
         return _moved(conflict) or derived.copied_save(conflict)
     if conflict.kind == "silent":
         return ""
@@ -141,7 +143,7 @@ def _rewritten(conflict: Conflict) -> str:
 def _moved(conflict: Conflict) -> str:
     """An update that reads no gradient, and nothing but idle lines between it and the backward() that it moves below."""
     write, at = conflict.writes[0], conflict.backward
-    if at is None or stepper(write) is not None or not write.site.users:
+    if at is None or not write.site.users:
         return ""
     source = parse(at.file)
     _, found = _candidates(conflict)

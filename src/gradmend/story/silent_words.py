@@ -6,7 +6,7 @@ import re
 
 from gradmend.capture.ledger.silent_findings import Fault
 from gradmend.model import Frame, Save, Write
-from gradmend.story.words import asker, at, common
+from gradmend.story.words import asker, at, common, counted
 
 KEPT_NOTES = (
     "a tensor on a ctx attribute has no version check: save_for_backward would have raised instead",
@@ -70,14 +70,13 @@ def message(
     if fault.rule == "GM210" and fault.escape:
         return (
             f"memory handed out on {line} was changed behind autograd's back, then {op_of(fault.op)} on {at(made, backward)} used "
-            f"it again: {_needs(backward)} sends a gradient to {facts['wrong']} changed elements as if they still were what the "
-            "graph computed"
+            f"it again: {_needs(backward)} sends {_to_changed(facts['wrong'])}"
         )
     if fault.rule == "GM210":
         where = f" on {at(made, backward)}" if made else ""
         return (
-            f"{line} changed {name} outside autograd, then {op_of(fault.op)}{where} used it again: {_needs(backward)} sends a "
-            f"gradient to {facts['wrong']} changed elements as if they still were what the graph computed"
+            f"{line} changed {name} outside autograd, then {op_of(fault.op)}{where} used it again: {_needs(backward)} sends "
+            f"{_to_changed(facts['wrong'])}"
         )
     if fault.rule == "GM207":
         return (
@@ -85,6 +84,11 @@ def message(
             "gradient is wrong"
         )
     return _checkpoint(fault, line, name, made, also, backward, write)
+
+
+def _to_changed(count: int) -> str:
+    still = "it still was" if count == 1 else "they still were"
+    return f"a gradient to {counted(count, 'changed element')} as if {still} what the graph computed"
 
 
 def _checkpoint(
@@ -123,7 +127,7 @@ def notes(fault: Fault, also: Frame | None, backward: Frame | None) -> tuple[str
     facts = fault.facts
     if fault.rule == "GM210":
         told.append(
-            f"{facts['edited']} elements were changed; the gradient that arrives there is not zero for {facts['wrong']}. "
+            f"{counted(facts['edited'], 'element')} {'was' if facts['edited'] == 1 else 'were'} changed; the gradient that arrives there is not zero for {facts['wrong']}. "
             "Gradmend stops under heal() too: an edit has no old value to give back, it must become part of the graph"
         )
     if fault.rule == "GM208" and facts.get("why") != "rng":

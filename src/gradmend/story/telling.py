@@ -75,7 +75,10 @@ def tell(conflict: Conflict, healed: bool = False, heals: bool = False) -> Story
 
     if write is not None:
         name = f"`{write.tensor.name}`" if write.tensor.name else str(write.tensor)
-        add(write.site.user, f"{_writer(write)} changes {name} in place here", True)
+        what = f"{_writer(write)} changes {name} in place here"
+        if conflict.rule == "GM204":
+            what = f"{name} gets other memory here"
+        add(write.site.user, what, True)
     elif conflict.culprits:
         # An error of PyTorch's own: the line that raised, and for a second backward what led to it.
         first, *rest = conflict.culprits

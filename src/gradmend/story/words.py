@@ -21,6 +21,10 @@ def at(frame: Frame | None, near: Frame | None = None) -> str:
     return f"{os.path.basename(frame.file)} line {frame.line}"
 
 
+def counted(n: int, word: str) -> str:
+    return f"{n:,} {word}{'s' if n != 1 else ''}"
+
+
 def common(*frames: Frame | None) -> Frame | None:
     """Only where all is in one file may a line go without it."""
     known = [f for f in frames if f is not None]

@@ -16,7 +16,7 @@ w = torch.ones(4, requires_grad=True)
 ROWS = [
     ("torch.ones(3).sum().backward()  # <- here", "GM132", "no gradient flows into", "requires_grad=False"),
     ("torch.autograd.grad(w.sum(), torch.ones(3))  # <- here", "GM132", "does not require grad", "`.requires_grad_()`"),
-    ("y = w * 1\nz = (y * y).sum()\ny.detach_()\nz.backward()  # <- here", "GM133", "`detach_()`", "`x = x.detach()`"),
+    ("y = w * 1\nz = (y * y).sum()\ny.detach_()\nz.backward()  # <- here", "GM133", "`detach_()`", "use `detach()`"),
     ("b = torch.ones(3, requires_grad=True)\ntorch.autograd.grad(w.sum(), [w, b])  # <- here", "GM134", "at index 1", "allow_unused=True"),
     ("y = F.leaky_relu(w * 1, -0.1, inplace=True).sum()\ny.backward()  # <- here", "GM135", "negative slope", "inplace=True"),
     ("y = F.elu(w * -1, -0.5, inplace=True).sum()\ny.backward()  # <- here", "GM135", "negative slope", "inplace=True"),

@@ -19,6 +19,7 @@ _NOTE = (
     "the update now runs after that backward(): gradients are those of the forward that ran. "
     "If the later loss was meant at the updated parameters, compute its forward again after the update instead."
 )
+_WRITE_NOTE = "the write now runs after that backward(), which sees what the forward saw"
 _EARLIER = (
     "that backward() now runs before the update: gradients are those of the forward that ran. "
     "If its loss was meant at the updated parameters, compute its forward again after the update instead."
@@ -28,7 +29,8 @@ _EARLIER = (
 def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if not facts.backward:
         return
-    yield from _together(project, facts)
+    note = _NOTE if facts.of_parameters else _WRITE_NOTE
+    yield from _together(project, facts, note)
     for nth, event in syntax.events(facts):
         chain = event.chain if len(event.chain) > 1 else (*event.chain, *_callers(project, event.chain))
         for depth, place, tree in syntax.spots(project, chain):
@@ -46,11 +48,11 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     line, goal = tree.lines(unit)[0], tree.lines(below)[1]
                     title = f"move line {line} below the backward() on line {goal}"
                     rank = RANK + nth + 2 * depth + order
-                    yield Candidate(title, "move", rank, {place.file: new}, _NOTE)
+                    yield Candidate(title, "move", rank, {place.file: new}, note)
     yield from _above(project, facts)
 
 
-def _together(project: Project, facts: Facts) -> Iterator[Candidate]:
+def _together(project: Project, facts: Facts, note: str) -> Iterator[Candidate]:
     """All updates that stand in one block, at once: both Q functions' steps below the last backward."""
     units: dict[str, dict[int, tuple[cst.CSTNode, cst.CSTNode]]] = {}
     for event in (*facts.writes[:6], *facts.others[:6]):
@@ -73,7 +75,7 @@ def _together(project: Project, facts: Facts) -> Iterator[Candidate]:
         if new is not None:
             lines = " and ".join(map(str, sorted(moves)))
             title = f"move lines {lines} below the backward() on line {tree.lines(below)[1]}"
-            yield Candidate(title, "move", RANK - 1, {file: new}, _NOTE)
+            yield Candidate(title, "move", RANK - 1, {file: new}, note)
 
 
 def _above(project: Project, facts: Facts) -> Iterator[Candidate]:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from gradmend.fix.judging.compare import effect
 from gradmend.fix.judging.judge import Judge
 from gradmend.fix.rewrites import options, propose, recompute, save_for_backward
-from gradmend.fix.search import diagnose
 from gradmend.fix.search.attempts import Attempts
 from gradmend.fix.search.outcome import Option, Plan
 from gradmend.fix.source.candidate import Candidate, Project
-from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.facts import UPDATES, Facts
 
 _WAYS = 4  # edits tried for one choice
 
@@ -32,7 +31,7 @@ class Choices:
             self._guarded(plan)
         if ambiguous:
             ways = [c for f in self.known for c in options.carried(self.project, f)]
-        elif self.known[0].rule in diagnose.UPDATES and not any(c.kind == "recompute" for c in plan.chosen):
+        elif self.known[0].rule in UPDATES and not any(c.kind == "recompute" for c in plan.chosen):
             ways = list(recompute.propose(self.project, self.known[0]))
         else:
             ways = []
@@ -44,7 +43,7 @@ class Choices:
                     [found.candidate],
                     found.sources,
                 )  # for --unsafe: the author said so
-        if self.judge.again and diagnose.of_parameters(self.known[0]):
+        if self.judge.again and self.known[0].of_parameters:
             self._frozen(plan)
 
     def _first_that_runs(self, ways: Iterable[Candidate]) -> Option | None:

@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gradmend.fix.source.facts import Event, Facts, Place, from_json
+from gradmend.fix.source.facts import UPDATES, Event, Facts, Place, from_json
 from gradmend.fix.trials.forgive_words import CHANGED, SECOND, ours, refused
 from gradmend.fix.trials.runs import Run, places
 from gradmend.rules._messages import recognise
-
-UPDATES = frozenset({"GM104", "GM105", "GM203"})  # parameters were written between forward and backward
-
-
-def of_parameters(facts: Facts) -> bool:
-    return facts.rule in UPDATES or (facts.saved is not None and facts.saved.leaf)
 
 
 def harmful(healed: Run) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from gradmend.fix.search.attempts import Attempts
 from gradmend.fix.search.outcome import Option, Tried
 from gradmend.fix.source import undoing
 from gradmend.fix.source.candidate import Candidate, Project
-from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.facts import UPDATES, Facts
 from gradmend.fix.trials.runs import Run
 
 _DEPTH = 12  # conflicts fixed one after the other
@@ -154,16 +154,15 @@ class Solver:
 
     def _is_wanted(self, candidate: Candidate, judge: Judge, facts: Facts, chosen: list[Candidate]) -> bool:
         kind = candidate.kind
-        if judge.again and kind not in _UPDATED and diagnose.of_parameters(facts):
+        if judge.again and kind not in _UPDATED and facts.of_parameters:
             return False  # the gradient would never see an update
         if kind == "no_grad":
             return judge.basis == "update"  # else it would cut what is part of the forward
         if kind == "clone_parameters":
-            return (
-                facts.rule not in diagnose.UPDATES
-            )  # there it is right, and nothing that a reviewer would take
+            # There it is right, and nothing that a reviewer would take.
+            return facts.rule not in UPDATES
         if kind == "recompute":
-            fits = judge.stale if facts.second else facts.rule in diagnose.UPDATES or bool(judge.again)
+            fits = judge.stale if facts.second else facts.rule in UPDATES or bool(judge.again)
             return judge.oracle is not None and not chosen and fits
         if kind == "second_backward":
             return not judge.stale  # it would go on with a graph of before the update

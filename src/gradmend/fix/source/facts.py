@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SECOND_BACKWARD = "GM131"
+UPDATES = frozenset({"GM104", "GM105", "GM203"})  # parameters were written between forward and backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,10 @@ class Facts:
     second: bool = False  # a graph's second backward, not an overwritten value
     forward: bool = False  # the forward itself was refused
     others: tuple[Event, ...] = ()  # writes of other conflicts, which may have to move together with these
+
+    @property
+    def of_parameters(self) -> bool:
+        return self.rule in UPDATES or (self.saved is not None and self.saved.leaf)
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from gradmend.report.html.fixes import fixes
 from gradmend.report.html.graph import graph
 from gradmend.report.html.source import excerpt, steps_of
 from gradmend.report.html.style import STYLE
-from gradmend.report.html.text import counted, listed, name, plain, prose, words
+from gradmend.report.html.text import listed, name, plain, prose, words
 from gradmend.report.html.timeline import timeline
+from gradmend.story.words import counted
 
 _OUTCOMES = {
     "clean": "No value that backward needed was overwritten. Only code that this run reached was looked at.",

@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from gradmend.report.excerpt import expand, source_line
-from gradmend.report.html.text import counted, name, plain, spoken, tensor, where
+from gradmend.report.html.text import name, plain, spoken, tensor, where
 from gradmend.story.telling import _LABELS
+from gradmend.story.words import counted
 
 _CONTEXT = 2  # lines around one that is marked
 _EDIT = "GM210"  # edited first, then used again

@@ -61,7 +61,3 @@ def tensor(info: Any) -> str:
 def spoken(op: object) -> str:
     """An operator as it stands in the source: `+=` rather than `__iadd__`."""
     return _SPOKEN.get(str(op), str(op)).strip("`") if op else "something"
-
-
-def counted(n: int, word: str) -> str:
-    return f"{n:,} {word}{'s' if n != 1 else ''}"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradmend.report.html.text import counted, plain, spoken, tensor, where
+from gradmend.report.html.text import plain, spoken, tensor, where
+from gradmend.story.words import counted
 
 _MOST_LANES = 12
 _PIXELS = 160  # places on the clock that are told apart; events that fall on one are one mark

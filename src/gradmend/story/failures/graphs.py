@@ -61,7 +61,7 @@ def _detached_save(match: re.Match[str], scene: Scene) -> Told:
     return Told(
         "a tensor that an op kept for backward has been cut from its graph with `detach_()` since",
         (),
-        ("use `detach()`, which returns a new tensor and leaves the kept one as it was: `x = x.detach()`",),
+        ("use `detach()`, which returns a new tensor and leaves the kept one as it was",),
     )
 
 

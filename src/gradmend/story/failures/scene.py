@@ -193,6 +193,16 @@ class Scene:
         return max(found, key=lambda node: node.lineno, default=None)
 
     @cached_property
+    def copied(self) -> str | None:
+        """`y[1:] = y[:-1]` -> "y[1:] = y[:-1].clone()"."""
+        match self.statement:
+            case ast.Assign(targets=[target], value=ast.Subscript() as value):
+                return _short(ast.Assign([target], ast.Call(ast.Attribute(value, "clone"), [], [])))
+            case ast.AugAssign(target=target, op=op, value=ast.Subscript() as value):
+                return _short(ast.AugAssign(target, op, ast.Call(ast.Attribute(value, "clone"), [], [])))
+        return None
+
+    @cached_property
     def without_out(self) -> str | None:
         """`torch.mul(a, b, out=buf)` -> "buf = torch.mul(a, b)"."""
         call = self.call

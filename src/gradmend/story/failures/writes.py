@@ -134,7 +134,7 @@ def _overlap(match: re.Match[str], scene: Scene) -> Told:
     return Told(
         f"this line reads and writes overlapping memory: part of what it writes to {what} is also its input",
         ("the result would depend on the order in which elements are copied",),
-        ("`.clone()` the side that is read: `x[1:] = x[:-1].clone()`",),
+        (f"`.clone()` the side that is read{f': `{scene.copied}`' if scene.copied else ''}",),
     )
 
 
