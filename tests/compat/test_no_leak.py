@@ -11,6 +11,8 @@ import gradmend
 from gradmend.capture.hooks import backward_calls
 from gradmend.capture.taps.hub import LEDGER
 
+pytestmark = pytest.mark.usefixtures("empty_ledger")
+
 STEPS = 10_000
 
 

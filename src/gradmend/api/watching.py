@@ -17,7 +17,7 @@ from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import arming, retaining, saved_tensors
 from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.budget import parse
 from gradmend.capture.sites import Raw, raw_here, resolve
@@ -45,15 +45,15 @@ class Teller:
         self.healed: Tallies = {}
         self.spared: Tallies = {}
 
-    def __call__(self, finding: Finding | Fault) -> BaseException | None:
+    def __call__(self, finding: Finding | SilentFinding) -> BaseException | None:
         known = len(self.session.conflicts)
         error = self._enter(finding)
         if self.heard is not None and (error is not None or len(self.session.conflicts) > known):
             self.heard()
         return error
 
-    def _enter(self, finding: Finding | Fault) -> BaseException | None:
-        if isinstance(finding, Fault):
+    def _enter(self, finding: Finding | SilentFinding) -> BaseException | None:
+        if isinstance(finding, SilentFinding):
             return self._stop(finding)
         save, first = finding.save, finding.first
         key = (
@@ -107,26 +107,26 @@ class Teller:
             if (conflict.times, conflict.healed_bytes) != (times, bytes_):
                 self.session.conflicts[at] = replace(conflict, times=times, healed_bytes=bytes_)
 
-    def _stop(self, fault: Fault) -> BaseException | None:
+    def _stop(self, finding: SilentFinding) -> BaseException | None:
         """What no old value can heal: under either policy, the program stops here, save for a few."""
         with own_imports():
-            from gradmend.story.silent import link_fault, plausible
+            from gradmend.story.silent import link_silent, plausible
 
-            if not plausible(fault):
+            if not plausible(finding):
                 return None
-            if fault.doubt:
-                if fault.key not in self._doubts:
-                    self._doubts.add(fault.key)
-                    conflict = link_fault(fault)
+            if finding.doubt:
+                if finding.key not in self._doubts:
+                    self._doubts.add(finding.key)
+                    conflict = link_silent(finding)
                     _warn_at(conflict.culprits[0] if conflict.culprits else None, conflict.message)
                 return None
-            healed = fault.healed and self.policy == "heal"
-            known = self._known.get(fault.key)
+            healed = finding.healed and self.policy == "heal"
+            known = self._known.get(finding.key)
             if known is not None and healed:
                 known[1] += 1
                 return None
-            conflict = link_fault(fault)
-        self._known[fault.key] = [len(self.session.conflicts), 1, 0]
+            conflict = link_silent(finding)
+        self._known[finding.key] = [len(self.session.conflicts), 1, 0]
         self.session.conflicts.append(conflict)
         if healed:
             self._healed(conflict)

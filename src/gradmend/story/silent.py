@@ -10,7 +10,7 @@ from typing import Any
 
 from gradmend.capture.ledger import entries
 from gradmend.capture.ledger.findings import Finding
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Kept, Read
 from gradmend.capture.sites import resolve
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write
@@ -62,7 +62,7 @@ def link_read(finding: Finding) -> Conflict:
     entry = finding.save
     assert isinstance(entry, Read)
     handle = entry.handle
-    fault = Fault(
+    found = SilentFinding(
         "GM208",
         _told(finding.writes),
         made=entry.raw,
@@ -71,7 +71,7 @@ def link_read(finding: Finding) -> Conflict:
         op=entry.op,
         facts={"why": "write" if finding.writes else "unseen"},
     )
-    conflict = link_fault(fault)
+    conflict = link_silent(found)
     if entry.escape and finding.cause == "foreign" and conflict.saved is not None:
         culprits = _culprits(
             conflict.writes, finding, conflict.saved, conflict.backward, resolve(entry.escape)
@@ -101,11 +101,11 @@ def _assigned(entry: Kept) -> Frame | None:
     return None
 
 
-def plausible(fault: Fault) -> bool:
+def plausible(finding: SilentFinding) -> bool:
     """Where nobody saw when memory was written, the source must say that it was before the value was used again."""
-    if not fault.facts.get("unsure"):
+    if not finding.facts.get("unsure"):
         return True
-    use, escape = resolve(fault.made).user, resolve(fault.escape)
+    use, escape = resolve(finding.made).user, resolve(finding.escape)
     if use is None:
         return False
     frames = escape.users
@@ -119,24 +119,24 @@ def plausible(fault: Fault) -> bool:
     return False
 
 
-def link_fault(fault: Fault) -> Conflict:
-    backward = resolve(fault.backward).user if fault.backward else None
-    made = resolve(fault.made)
-    writes = tuple(_written(w) for w in fault.writes)
-    info = TensorInfo(*fault.tensor) if fault.tensor else TensorInfo()
-    save = Save(made, words.op_of(fault.op), fault.op, None, info) if made.frames else None
+def link_silent(finding: SilentFinding) -> Conflict:
+    backward = resolve(finding.backward).user if finding.backward else None
+    made = resolve(finding.made)
+    writes = tuple(_written(w) for w in finding.writes)
+    info = TensorInfo(*finding.tensor) if finding.tensor else TensorInfo()
+    save = Save(made, words.op_of(finding.op), finding.op, None, info) if made.frames else None
     first = writes[0] if writes else None
-    also = resolve(fault.also).user if fault.also else None
+    also = resolve(finding.also).user if finding.also else None
     return Conflict(
-        rule=fault.rule,
+        rule=finding.rule,
         kind="silent",
-        message=words.message(fault, save, first, also, backward),
-        culprits=_places(writes, made.user, also, backward, fault),
+        message=words.message(finding, save, first, also, backward),
+        culprits=_places(writes, made.user, also, backward, finding),
         saved=save,
         writes=writes,
         backward=backward,
-        notes=words.notes(fault, also, backward),
-        help=words.helps(fault.rule, fault.facts.get("why")),
+        notes=words.notes(finding, also, backward),
+        help=words.helps(finding.rule, finding.facts.get("why")),
     )
 
 
@@ -155,15 +155,19 @@ def _written(written: entries.Write) -> Write:
 
 
 def _places(
-    writes: Sequence[Write], made: Frame | None, also: Frame | None, backward: Frame | None, fault: Fault
+    writes: Sequence[Write],
+    made: Frame | None,
+    also: Frame | None,
+    backward: Frame | None,
+    finding: SilentFinding,
 ) -> tuple[Culprit, ...]:
     found: dict[tuple[str, int], Culprit] = {}
-    if fault.escape:
-        for write in foreign_writes(resolve(fault.escape)):
+    if finding.escape:
+        for write in foreign_writes(resolve(finding.escape)):
             found.setdefault((write.file, write.line), Culprit(write.file, write.line, "numpy"))
     for frame, op in [(w.site.user, w.op) for w in writes] + [
-        (made, fault.op),
-        (also, fault.op),
+        (made, finding.op),
+        (also, finding.op),
         (backward, "backward"),
     ]:
         if frame is not None:

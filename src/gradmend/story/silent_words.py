@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.model import Frame, Save, Write
 from gradmend.story.words import asker, at, common, counted
 
@@ -49,41 +49,41 @@ def kept(
 
 
 def message(
-    fault: Fault, save: Save | None, write: Write | None, also: Frame | None, backward: Frame | None
+    finding: SilentFinding, save: Save | None, write: Write | None, also: Frame | None, backward: Frame | None
 ) -> str:
     line = at(write.site.user if write else None, backward)
     name = f"`{write.tensor.name}`" if write and write.tensor.name else "a tensor"
     made = save.site.user if save else None
-    facts = fault.facts
-    if fault.rule == "GM206" and facts.get("why") == "late":
+    facts = finding.facts
+    if finding.rule == "GM206" and facts.get("why") == "late":
         copy = f"{write.tensor.name if write and write.tensor.name else 'x'}.clone()"
         return (
-            f"the forward of {fault.op} changes its input on {line}, after ctx.save_for_backward: backward is given {name} as it is "
+            f"the forward of {finding.op} changes its input on {line}, after ctx.save_for_backward: backward is given {name} as it is "
             f"at forward's end. If its formula needs the value from before, save a copy: ctx.save_for_backward({copy})"
         )
-    if fault.rule == "GM206":
+    if finding.rule == "GM206":
         wrote = f"{line} writes" if write and write.site.frames else "it writes"
         return (
-            f"the forward of {fault.op} changes its input without ctx.mark_dirty: {wrote} {name}; autograd goes on as if "
+            f"the forward of {finding.op} changes its input without ctx.mark_dirty: {wrote} {name}; autograd goes on as if "
             "the input still had its old value"
         )
-    if fault.rule == "GM210" and fault.escape:
+    if finding.rule == "GM210" and finding.escape:
         return (
-            f"memory handed out on {line} was changed behind autograd's back, then {op_of(fault.op)} on {at(made, backward)} used "
+            f"memory handed out on {line} was changed behind autograd's back, then {op_of(finding.op)} on {at(made, backward)} used "
             f"it again: {_needs(backward)} sends {_to_changed(facts['wrong'])}"
         )
-    if fault.rule == "GM210":
+    if finding.rule == "GM210":
         where = f" on {at(made, backward)}" if made else ""
         return (
-            f"{line} changed {name} outside autograd, then {op_of(fault.op)}{where} used it again: {_needs(backward)} sends "
+            f"{line} changed {name} outside autograd, then {op_of(finding.op)}{where} used it again: {_needs(backward)} sends "
             f"{_to_changed(facts['wrong'])}"
         )
-    if fault.rule == "GM207":
+    if finding.rule == "GM207":
         return (
             f"{line} writes to the gradient that {facts['who']} was given, and {facts['harmed']} gets the same memory: its "
             "gradient is wrong"
         )
-    return _checkpoint(fault, line, name, made, also, backward, write)
+    return _checkpoint(finding, line, name, made, also, backward, write)
 
 
 def _to_changed(count: int) -> str:
@@ -92,7 +92,7 @@ def _to_changed(count: int) -> str:
 
 
 def _checkpoint(
-    fault: Fault,
+    finding: SilentFinding,
     line: str,
     name: str,
     made: Frame | None,
@@ -100,7 +100,7 @@ def _checkpoint(
     backward: Frame | None,
     write: Write | None,
 ) -> str:
-    facts = fault.facts
+    facts = finding.facts
     if facts.get("why") == "rng":
         return (
             f"the checkpointed region on {at(made, backward)} draws random numbers, and its recomputation in "
@@ -122,21 +122,21 @@ def _checkpoint(
     )
 
 
-def notes(fault: Fault, also: Frame | None, backward: Frame | None) -> tuple[str, ...]:
+def notes(finding: SilentFinding, also: Frame | None, backward: Frame | None) -> tuple[str, ...]:
     told: list[str] = []
-    facts = fault.facts
-    if fault.rule == "GM210":
+    facts = finding.facts
+    if finding.rule == "GM210":
         told.append(
             f"{counted(facts['edited'], 'element')} {'was' if facts['edited'] == 1 else 'were'} changed; the gradient that arrives there is not zero for {facts['wrong']}. "
             "Gradmend stops under heal() too: an edit has no old value to give back, it must become part of the graph"
         )
-    if fault.rule == "GM208" and facts.get("why") != "rng":
+    if finding.rule == "GM208" and facts.get("why") != "rng":
         told.append(
             "heal() stops here too: the old value is read by a forward that runs again, not handed to a backward"
         )
         if also is not None:
             told.append(f"it is read again on {at(also, backward)}")
-    if fault.rule == "GM207" and facts.get("note"):
+    if finding.rule == "GM207" and facts.get("note"):
         told.append(str(facts["note"]))
     return tuple(told)
 

@@ -16,7 +16,7 @@ from gradmend.capture.taps import hub, switch
 
 
 @pytest.fixture
-def idle() -> Iterator[None]:
+def idle(empty_ledger: None) -> Iterator[None]:
     switch.arm()
     try:
         assert not hub.awake

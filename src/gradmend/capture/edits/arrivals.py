@@ -14,7 +14,7 @@ from gradmend.capture.edits.live_edits import live, unseen
 from gradmend.capture.graph.nodes import edges
 from gradmend.capture.ledger.entries import Save
 from gradmend.capture.ledger.escapes import fingerprint
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.memory.layouts import layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
@@ -100,7 +100,7 @@ def _judge(edit: Edit, use: _Use, raw: Raw) -> Any:
             if not wrong or (edit.shift is not None and _cancels(edit, grad)):
                 return
         error = edit.scope.tell(
-            Fault(
+            SilentFinding(
                 "GM210",
                 [edit.written],
                 made=site_of(use.node),

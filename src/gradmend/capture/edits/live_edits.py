@@ -2,7 +2,7 @@
 
 Ops that use the tensor afterwards compute with the new value, while their gradient flows to the history of the
 old one. Whether that is wrong shows only when the gradient arrives: at an edited element a zero is harmless
-(`scores.data.masked_fill_(mask, -inf)` before a softmax), anything else is a fault.
+(`scores.data.masked_fill_(mask, -inf)` before a softmax), anything else is a Finding.
 
 An Edit is kept by the node whose output was changed and dies with its graph. Leaves are no matter of ours:
 changing them without a graph is how parameters are updated.

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradmend.capture.graph import calls
 from gradmend.capture.hooks import saved_tensors
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw, raw_here
@@ -71,12 +71,12 @@ class Region:
     def check(self) -> None:
         """Before the second run: is everything as it was?"""
         if self.draws and _random_state() != self.rng:
-            self.stop(Fault("GM208", [], made=self.raw, backward=calls.where(), facts={"why": "rng"}))
+            self.stop(SilentFinding("GM208", [], made=self.raw, backward=calls.where(), facts={"why": "rng"}))
         for read in self.reads.values():
             hub.LEDGER.ask(read)
 
-    def stop(self, fault: Fault) -> None:
-        error = self.scope.tell(fault)
+    def stop(self, finding: SilentFinding) -> None:
+        error = self.scope.tell(finding)
         if error is not None:
             raise error
 
@@ -242,7 +242,7 @@ class _Again(_Reader):
             if same_bytes(_Base.contiguous(was.handle), _Base.contiguous(_Base.detach(t))):
                 return
         region.stop(
-            Fault(
+            SilentFinding(
                 "GM208",
                 [],
                 made=was.raw,
@@ -270,7 +270,7 @@ class _Again(_Reader):
         now = _numbers(args, kwargs)
         if was != now and not _all_nan(was, now):
             self.region.stop(
-                Fault(
+                SilentFinding(
                     "GM208",
                     [],
                     made=raw,

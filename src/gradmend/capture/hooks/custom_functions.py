@@ -24,7 +24,7 @@ from gradmend.capture.hooks import gradients
 from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Counter, next_number
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Kept
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
@@ -121,19 +121,19 @@ def _finish(cls: Any, ctx: Any, seen: Inside | None) -> None:
     keep(ctx, cls, scope, raw_here(), dirty, seen.inputs)
     written = seen.unmarked(dirty)
     if written is not None and scope.policy == "watch":
-        raise _told(scope, Fault("GM206", [written], made=raw_here(), op=cls.__name__))
+        raise _told(scope, SilentFinding("GM206", [written], made=raw_here(), op=cls.__name__))
     if seen.late is not None:
-        fault = Fault("GM206", [seen.late], made=raw_here(), op=cls.__name__, facts={"why": "late"})
+        finding = SilentFinding("GM206", [seen.late], made=raw_here(), op=cls.__name__, facts={"why": "late"})
         if written is None:  # marked: backward may want the result, and may want what was there before
-            fault.doubt = True
-            scope.tell(fault)
+            finding.doubt = True
+            scope.tell(finding)
         else:
-            ctx.__dict__[_LATE] = scope, fault
+            ctx.__dict__[_LATE] = scope, finding
             ctx.__dict__["apply"] = functools.partial(_later, weakref.ref(ctx))
 
 
-def _told(scope: Any, fault: Fault) -> BaseException:
-    error = scope.tell(fault)
+def _told(scope: Any, finding: SilentFinding) -> BaseException:
+    error = scope.tell(finding)
     assert isinstance(error, BaseException)
     return error
 

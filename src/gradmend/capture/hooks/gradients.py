@@ -17,7 +17,7 @@ from torch._C import TensorBase as _Base
 from gradmend.capture.graph import calls
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write
-from gradmend.capture.ledger.silent_findings import Fault
+from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.version_steps import Steps, identity, key_of
 from gradmend.capture.memory.layouts import Layout, layout_of, physical
 from gradmend.capture.sites import raw_here
@@ -98,7 +98,7 @@ def _harm(who: str, written: Write, healed: bool) -> None:
     if scope is None:
         return
     name, made = branches.sibling()
-    fault = Fault(
+    finding = SilentFinding(
         "GM207",
         [written],
         made=made,
@@ -107,7 +107,7 @@ def _harm(who: str, written: Write, healed: bool) -> None:
         facts={"who": who, "harmed": f"the branch of {name}" if name else "another branch"},
         healed=healed,
     )
-    error = scope.tell(fault)
+    error = scope.tell(finding)
     if error is not None:
         raise error
 

@@ -21,7 +21,7 @@ except ImportError:
 if TYPE_CHECKING:
     from gradmend.capture.graph.calls import BackwardCall, Roots
     from gradmend.capture.ledger.findings import Finding
-    from gradmend.capture.ledger.silent_findings import Fault
+    from gradmend.capture.ledger.silent_findings import SilentFinding
 
 # watch: raise. heal: hand out the value as it was saved. plain: do what PyTorch itself would do, and tell nobody.
 Policy = Literal["watch", "heal", "plain"]
@@ -34,7 +34,7 @@ class Scope:
     def __init__(
         self,
         policy: Policy,
-        tell: Callable[[Finding | Fault], BaseException | None],
+        tell: Callable[[Finding | SilentFinding], BaseException | None],
         budget: int | None = None,
         paranoid: bool = False,
         healed: Tallies | None = None,

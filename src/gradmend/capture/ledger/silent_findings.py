@@ -10,7 +10,7 @@ from gradmend.capture.sites import Raw
 
 
 @dataclass(slots=True)
-class Fault:
+class SilentFinding:
     rule: str
     writes: list[Write]  # the surest culprit first
     made: Raw = ()  # where the harmed value was kept, read first, or used again
