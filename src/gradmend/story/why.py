@@ -37,11 +37,15 @@ def why(knowledge: Knowledge, save: Save) -> str:
     inputs, formula = found
     names = _names(save, knowledge.op, {slot, *inputs, *re.findall(r"[a-z]\w*", formula or "")})
     source = "its output" if is_output(save) else knowledge.name_of(slot)
-    if slot in names and not is_output(save):
-        source = f"`{names[slot]}`"
+    if not is_output(save) and save.tensor.name:
+        source = f"`{save.tensor.name}`"
     of = " and ".join(f"`{names[n]}`" if n in names else _input(n, len(inputs)) for n in inputs)
     told = f"{spoken(save)} computes the gradient of {of} from {source}"
-    if not formula or not set(re.findall(r"\b(?:self|other|result\d?)\b", formula)) <= set(names):
+    if (
+        not formula
+        or formula.startswith("from ")
+        or not set(re.findall(r"\b(?:self|other|result\d?)\b", formula)) <= set(names)
+    ):
         return told  # a formula in names that the user never wrote explains nothing
     shown = re.sub(r"[a-z]\w*", lambda m: names.get(m.group(), m.group()), formula)
     return f"{told}: {shown}"
