@@ -41,11 +41,11 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
 
 
 def _seen(tree: Tree, statement: cst.CSTNode) -> str | None:
-    """The statement's text without `.data` and `.detach()`; None where it has neither."""
+    """The statement's text without `.data` and `.detach()` of what it writes to; None where that has neither."""
     start, end = tree.span(statement)
     text = tree.text[start:end]
     drops = []
-    for node in syntax.walk(statement):
+    for node in syntax.walk(_written_to(statement)):
         if isinstance(node, cst.Attribute) and node.attr.value == "data":
             drops.append((tree.span(node.value)[1] - start, tree.span(node)[1] - start))
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args:
@@ -57,6 +57,18 @@ def _seen(tree: Tree, statement: cst.CSTNode) -> str | None:
     for first, last in sorted(drops, reverse=True):
         text = text[:first] + text[last:]
     return text
+
+
+def _written_to(statement: cst.CSTNode) -> cst.CSTNode:
+    """What is assigned to may be cut from the graph on purpose, so it stays as it is."""
+    match statement:
+        case cst.Assign(targets=[target, *_]):
+            return target
+        case cst.AugAssign(target=place):
+            return place
+        case cst.Expr(value=cst.Call(func=function)):
+            return function
+    return statement
 
 
 def open_forms(text: str) -> Iterator[list[str]]:
