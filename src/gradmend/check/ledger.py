@@ -181,14 +181,14 @@ class Ledger:
                 if save.region.anew and save.region.kept < write.tick:
                     continue  # the second run ends before it comes to the write
                 save.unguarded = save.region.anew  # its hooks ask no counter
-            sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
-            sure = (
-                sure
-                and not doubt
-                and nested(*parts(save.path, save.lent), *parts(write.path, write.lent), *parts(path, lent))
-            )
-            if assumed and not sure:
+            known = save.sure and write.sure and not doubt
+            known = known and not (chosen(save.path) or chosen(write.path))
+            if assumed and not known:
                 continue
+            # Two tests side by side: some run takes both arms, perhaps. A warning says no more.
+            sure = known and nested(
+                *parts(save.path, save.lent), *parts(write.path, write.lent), *parts(path, lent)
+            )
             severity: Severity = "error" if sure and not assumed else "warning"
             # It ran before the write as well: this is a later iteration, whose graph reaches back.
             later = self.since < self.ran.get(place, write.tick) < write.tick
