@@ -187,7 +187,10 @@ class Ledger:
                 continue
             # Two tests side by side: some run takes both arms, perhaps. A warning says no more.
             sure = known and nested(
-                *parts(save.path, save.lent), *parts(write.path, write.lent), *parts(path, lent)
+                *parts(save.path, save.lent),
+                *parts(write.path, write.lent),
+                *parts(path, lent),
+                tuple(pair for pair in way if pair not in path),
             )
             severity: Severity = "error" if sure and not assumed else "warning"
             # It ran before the write as well: this is a later iteration, whose graph reaches back.

@@ -81,7 +81,7 @@ class Attributes:
                 self.walk.cells.read(owner.attrs, name, value)
             if isinstance(value, Alt):
                 options = self.walk.options(value)
-                if len(options) == 1:
+                if len(options) == 1 and self.walk.present(value):
                     return options[0][1]
             return value
         if owner.nn == "super":

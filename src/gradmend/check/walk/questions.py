@@ -102,7 +102,9 @@ class Questions:
                 return None
             return None if value.soft and value.value == 1 else bool(value.value)
         if isinstance(value, Seq):
-            return True if value.items else (None if value.rest is not None else False)
+            if any(map(self.walk.present, value.items)):
+                return True
+            return None if value.items or value.rest is not None else False
         if isinstance(value, Instance):
             return None if self._may_be_empty(value) else True
         return True if isinstance(value, (Function, Class, Bound, ModuleValue)) else None
