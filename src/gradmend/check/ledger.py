@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _NONE: frozenset = frozenset()
 _WAYS = 6  # to one node that are followed: each excludes other writes
+_LONGEST = 64  # arms of one way: further back they are not added up, and cost stays linear
 _MOST = 48  # events kept per storage: the latest matter, and cost stays linear
 
 
@@ -129,7 +130,10 @@ class Ledger:
                     (doubted if doubt else todo).append((node.parents[0], way))
                 continue
             if node.either:
-                way = merged(way, node.path)
+                if len(way) < _LONGEST:
+                    way = merged(way, node.path)
+                else:
+                    doubt = True  # which arms exclude each other is no longer known
             again = len(ways) > 1
             if node.leaf is not None:
                 if not again:

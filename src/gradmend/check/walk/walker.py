@@ -288,6 +288,8 @@ class Walker:
 
         `missing`: the arms without any. A tensor, or a method of one, is then there on its own arms only.
         """
+        if not missing and all(value is options[0][1] for _, value in options):
+            return options[0][1]  # with its own arms, which grow by none
         flat: list[tuple[Path, Value]] = []
         missing = list(missing or ())
         for path, value in options:
@@ -299,8 +301,9 @@ class Walker:
         if not flat:
             return unknown()
         first = flat[0][1]
+        flat.sort(key=_arms)  # what an arm gave lately comes first
         if missing and isinstance(first, (Tensor, Bound)):
-            return Alt(flat[:MOST_OPTIONS], missing)
+            return Alt(flat[:MOST_OPTIONS], sorted(missing, key=len)[:MOST_OPTIONS])
         if all(same(first, v) for _, v in flat):
             return first
         # An absent value tells less than one that is there.
@@ -403,6 +406,10 @@ class Walker:
         if isinstance(value, Lazy):
             return self.names.resolve(value)
         return value
+
+
+def _arms(option: tuple[Path, Value]) -> int:
+    return len(option[0])
 
 
 def _key(key: Any) -> Any:
