@@ -106,3 +106,58 @@ def test_callers_in_the_other_files_that_are_checked(tmp_path: Path) -> None:
     )
     files.append(str(third))
     assert found(between) == []
+
+
+TRACE = "import torch\nnet = torch.nn.Linear(3, 3)\ndef trace(x, out):\n    torch.mul(net(x), 2, out=out)\n    return out\n"
+METHOD = """\
+import torch
+class Net:
+    def __init__(self):
+        self.w = torch.nn.Parameter(torch.zeros(3))
+    def trace(self):
+        self.w.add_(1)
+"""
+UNDER = "import torch\n{imports}\n@torch.no_grad()\ndef run(x):\n    {call}\n"
+OTHER = "def trace(x, out=None):\n    return x\n"
+# Whether the one that is called under no_grad is the one that writes.
+NAMESAKES = {
+    "another module's": (TRACE, "from pkg.other import trace", "trace(x)", False),
+    "another module's, by its module": (TRACE, "from pkg import other", "other.trace(x)", False),
+    "another module's, by a long name": (TRACE, "import pkg.other as o", "o.trace(x)", False),
+    "one of its own": (TRACE, OTHER, "trace(x)", False),
+    "a local name": (TRACE, "", "trace = print; trace(x)", False),
+    "an object's": (TRACE, "", "x.trace()", False),
+    "this module's": (TRACE, "from pkg.helper import trace", "trace(x, x)", True),
+    "this module's, by its module": (TRACE, "from pkg import helper", "helper.trace(x, x)", True),
+    "this module's, by another name": (TRACE, "from .helper import trace as t", "t(x, x)", False),
+    "of everything": (TRACE, "from pkg.helper import *", "trace(x, x)", True),
+    "handed on by another": (TRACE, "from pkg.handed import trace", "trace(x, x)", True),
+    "a function, where a method is meant": (METHOD, "from pkg.other import trace", "trace(x)", False),
+    "another class's own": (
+        METHOD, "class Log:\n    def trace(self): pass\n    @torch.no_grad()\n    def run(self): self.trace()\n", "pass", False,
+    ),
+    "a class by its name": (METHOD, "class Log:\n    def trace(self): pass\n", "Log.trace(x)", False),
+    "a base class's": (
+        METHOD.replace("class Net:", "from pkg.user import Base\nclass Net(Base):"),
+        "class Base:\n    def trace(self): pass\n    @torch.no_grad()\n    def run(self): self.trace()\n", "pass", True,
+    ),
+    "any object's": (METHOD, "", "x.trace()", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NAMESAKES)
+def test_another_function_of_that_name(case: str, tmp_path: Path) -> None:
+    helper, imports, call, quiet = NAMESAKES[case]
+    texts = {
+        "__init__": "",
+        "helper": helper,
+        "other": OTHER,
+        "handed": "from pkg.helper import trace\n",
+        "user": UNDER.format(imports=imports, call=call),
+    }
+    (tmp_path / "pkg").mkdir()
+    for name, text in texts.items():
+        (tmp_path / f"pkg/{name}.py").write_text(text)
+    files = [str(tmp_path / f"pkg/{name}.py") for name in texts]
+    found = [f.rule for f in check(files, Settings(), jobs=1, cache=None).findings]
+    assert found == ([] if quiet else ["GM121" if helper != TRACE else "GM125"])

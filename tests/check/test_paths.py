@@ -222,6 +222,16 @@ with contextlib.suppress(RuntimeError):
 }
 # What is added to a value of two arms: the arms still exclude each other.
 SUMS = {
+    "what one arm appends": """
+c = len(sys.argv) > 5
+h = x.tanh()
+outs = [x]
+if c:
+    h += 1
+else:
+    outs.append(h)
+torch.stack(outs).sum().backward()
+""",
     "a sum after a branch": """
 c = len(sys.argv) > 5
 h = x.tanh()
@@ -337,6 +347,8 @@ BROKEN = {
     "a loop of two rounds": ("l = x.exp().sum()\nfor _ in range(2):\n    l.backward()\n", 7),
     "a sum with the arm that wrote": ("y = x.exp()\nif len(sys.argv) > 5:\n    z = x\nelse:\n    y += 1\n    z = y\n(z + x).sum().backward()\n", 9),
     "a sum, written after the branch": ("y = x.exp()\nif len(sys.argv) > 5:\n    z = x\nelse:\n    z = y\ny += 1\n(z + x).sum().backward()\n", 10),
+    "appended and written by one arm": ("y = x.exp()\nouts = []\nif len(sys.argv) < 5:\n    outs.append(y)\n    y += 1\ntorch.stack(outs).sum().backward()\n", 9),
+    "appended by an arm, written after it": ("y = x.exp()\nouts = [x]\nif len(sys.argv) < 5:\n    outs.append(y)\ny += 1\ntorch.stack(outs).sum().backward()\n", 9),
     "a dict that fills": (
         "kept = {}\nfor _ in range(2):\n    if 'h' not in kept:\n        kept['h'] = x.tanh()\n    (kept['h'] * x).sum().backward()\n",
         9,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gradmend.check import words
-from gradmend.check.callers import Callers
+from gradmend.check.callers import Callers, Definition
 from gradmend.check.findings import Finding, place_of
 from gradmend.check.project import Module, Project
 from gradmend.check.risk import Risks
@@ -85,7 +85,7 @@ def _rest(walker: Walker, module: Module, risks: Risks) -> None:
     # A program that never calls backward shows nothing of what its models do in training.
     seen = set(walker.visited) if walker.ledger.backwards else set()
     walker.deepest = 7
-    known = Callers().add(module.tree)
+    known = Callers().add(module.tree, module.file)
     for value in list(module.env.values()):
         if isinstance(value, Function) and value.module is module:
             if id(value.node) not in seen and id(value.node) in risks.functions:
@@ -157,7 +157,9 @@ def _function_class(walker: Walker, cls: Class, module: Module) -> None:
 def _try(walker: Walker, function: Function, first: list[Value], module: Module, known: Callers) -> None:
     """One function on its own, in the grad mode of those who call it, as far as this file shows them."""
     there, backwards = dict(walker.ledger.findings), walker.ledger.backwards
-    quiet = known.never_in_grad_mode(function.name) or walker.modes.get(id(function.node)) == {False}
+    owner = function.cls.name if function.cls is not None else ""
+    called = Definition(module.file, owner, function.name)
+    quiet = known.never_in_grad_mode(called) or walker.modes.get(id(function.node)) == {False}
     # What has no underscore may be called from anywhere: there, only what rests on the mode alone is let go.
     walker.grad_mode = not (quiet and function.name.startswith("_"))
     _guarded(walker, partial(_alone, walker, function, first, module), module, function.node)
@@ -167,7 +169,9 @@ def _try(walker: Walker, function: Function, first: list[Value], module: Module,
         if finding is not there.get(key) and finding.rule in _BY_MODE:
             del walker.ledger.findings[key]
             if not quiet:
-                walker.ledger.findings[key] = replace(finding, severity="warning", tried=function.name)
+                walker.ledger.findings[key] = replace(
+                    finding, severity="warning", tried=f"{owner}.{function.name}"
+                )
 
 
 def _alone(walker: Walker, function: Function, first: list[Value], module: Module) -> None:

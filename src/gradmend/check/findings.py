@@ -111,9 +111,7 @@ class Finding:
     fix: StaticFix | None = None
     via: Call | None = None  # it lies in an imported file: where the checked one calls into that
     stands_for: Place | None = None  # told at the call, for those who did not ask for the file where it lies
-    tried: str = (
-        ""  # it rests on the grad mode in which this function was tried: those who call it may set another
-    )
+    tried: str = ""  # "Class.name": it rests on the grad mode in which this was tried: those who call it may set another
 
     @property
     def order(self) -> tuple[str, int, int, int, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _NONE: frozenset = frozenset()
 _WAYS = 6  # to one node that are followed: each excludes other writes
+_LONGEST = 64  # arms of one way: further back they are not added up, and cost stays linear
 _MOST = 48  # events kept per storage: the latest matter, and cost stays linear
 
 
@@ -129,7 +130,10 @@ class Ledger:
                     (doubted if doubt else todo).append((node.parents[0], way))
                 continue
             if node.either:
-                way = merged(way, node.path)
+                if len(way) < _LONGEST:
+                    way = merged(way, node.path)
+                else:
+                    doubt = True  # which arms exclude each other is no longer known
             again = len(ways) > 1
             if node.leaf is not None:
                 if not again:
@@ -181,14 +185,17 @@ class Ledger:
                 if save.region.anew and save.region.kept < write.tick:
                     continue  # the second run ends before it comes to the write
                 save.unguarded = save.region.anew  # its hooks ask no counter
-            sure = save.sure and write.sure and not (chosen(save.path) or chosen(write.path))
-            sure = (
-                sure
-                and not doubt
-                and nested(*parts(save.path, save.lent), *parts(write.path, write.lent), *parts(path, lent))
-            )
-            if assumed and not sure:
+            known = save.sure and write.sure and not doubt
+            known = known and not (chosen(save.path) or chosen(write.path))
+            if assumed and not known:
                 continue
+            # Two tests side by side: some run takes both arms, perhaps. A warning says no more.
+            sure = known and nested(
+                *parts(save.path, save.lent),
+                *parts(write.path, write.lent),
+                *parts(path, lent),
+                tuple(pair for pair in way if pair not in path),
+            )
             severity: Severity = "error" if sure and not assumed else "warning"
             # It ran before the write as well: this is a later iteration, whose graph reaches back.
             later = self.since < self.ran.get(place, write.tick) < write.tick

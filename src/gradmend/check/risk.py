@@ -31,23 +31,23 @@ _KEYWORDS = frozenset({"inplace", "out", "max_norm", "sparse"})
 
 
 class Risks:
-    __slots__ = ("_classes", "_names", "any", "functions", "sizes", "statements")
+    __slots__ = ("_classes", "_named", "any", "functions", "sizes", "statements")
 
     def __init__(self, tree: ast.Module) -> None:
         self.functions: set[int] = set()
         self.sizes: dict[int, int] = {}
         self._classes: dict[str, ast.ClassDef] = {}
-        self._names: dict[str, set[str]] = {}
+        self._named: dict[str, set[str]] = {}  # each name, and the classes and top functions that use it
         self.statements = 0
         self.any = False
         self._walk(tree)
 
     def _walk(self, tree: ast.Module) -> None:
         """One pass, with a stack of the definitions that we are in."""
-        todo: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(tree, ())]
-        risky_classes: set[str] = set()
+        todo: list[tuple[ast.AST, tuple[Any, ...], tuple[str, ...]]] = [(tree, (), ())]
+        risky_names: set[str] = set()
         while todo:
-            node, inside = todo.pop()
+            node, inside, names = todo.pop()
             if isinstance(node, ast.stmt):
                 self.statements += 1
                 for outer in inside:
@@ -56,21 +56,23 @@ class Risks:
                 if isinstance(node, ast.ClassDef):
                     self._classes[node.name] = node
                 if len(inside) < 6:
+                    # By its name others reach a class, or a function that stands in none.
+                    if not inside or isinstance(node, ast.ClassDef):
+                        names = (*names, node.name)
                     inside = (*inside, node)
             elif isinstance(node, ast.Name):
-                for outer in inside:
-                    if isinstance(outer, ast.ClassDef):
-                        self._names.setdefault(outer.name, set()).add(node.id)
+                self._named.setdefault(node.id, set()).update(names)
             if risky(node):
                 self.any = True
-                for outer in inside:
-                    self.functions.add(id(outer))
-                    if isinstance(outer, ast.ClassDef):
-                        risky_classes.add(outer.name)
-            todo += [(child, inside) for child in ast.iter_child_nodes(node)]
-        for name, used in self._names.items():
-            if used & risky_classes:
-                self.functions.add(id(self._classes[name]))
+                self.functions.update(map(id, inside))
+                risky_names.update(names)
+            todo += [(child, inside, names) for child in ast.iter_child_nodes(node)]
+        reached: set[str] = set()
+        while risky_names:  # and those who call them, however far
+            name = risky_names.pop()
+            reached.add(name)
+            risky_names |= self._named.get(name, set()) - reached
+        self.functions.update(id(node) for name, node in self._classes.items() if name in reached)
 
     def of_class(self, node: ast.ClassDef) -> bool:
         return id(node) in self.functions

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gradmend.check.cache import Cache
-from gradmend.check.callers import callers_in
+from gradmend.check.callers import Definition, callers_in
 from gradmend.check.files import Result, check_file
 from gradmend.check.findings import Finding
 from gradmend.check.project import look_again
@@ -82,9 +82,15 @@ def check(
 
 def judged_by_callers(findings: list[Finding], files: list[str]) -> Iterator[Finding]:
     """Without those that rest on grad mode, where all that calls the function in these files is under no_grad."""
-    tried = {f.tried for f in findings if f.tried}
-    known = callers_in(files, tried)
-    return (f for f in findings if not (f.tried and known.never_in_grad_mode(f.tried)))
+    tried = {f: _tried(f) for f in findings if f.tried}
+    known = callers_in(files, tried.values())
+    return (f for f in findings if f not in tried or not known.never_in_grad_mode(tried[f]))
+
+
+def _tried(finding: Finding) -> Definition:
+    """The function that was tried on its own: it stands in the file that was checked."""
+    owner, _, name = finding.tried.rpartition(".")
+    return Definition((finding.via or finding).place.file, owner, name)
 
 
 def without_echoes(findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -47,13 +47,13 @@ _BY_HAND: dict[str, dict] = {
 }
 # Of these the result is kept wherever the reader is a tensor, whether that needs a gradient or not.
 KEEPS_RESULT_WITH = frozenset({"pow", "float_power"})
-# Those that give several: "g" has a gradient, "k" is kept as well, "i" are indices or the like.
+# Those that give several: "g" has a gradient, "k" is kept as well, "i" are indices or the like, and kept.
 SEVERAL = {
     **dict.fromkeys("max min sort topk median nanmedian mode kthvalue cummax cummin frexp".split(), "gi"),
-    **dict.fromkeys("qr eig eigh var_mean".split(), "gg"),
+    "var_mean": "gg",
     **dict.fromkeys("slogdet std_mean".split(), "kg"),
-    "aminmax": "kk",
-    "svd": "ggg",
+    **dict.fromkeys("aminmax qr eig eigh".split(), "kk"),
+    "svd": "kkk",
 }
 
 

@@ -205,14 +205,24 @@ class Opaque(Value):
 
 
 class Seq(Value):
-    """A list, tuple or iterator. `rest` stands for items beyond those known."""
+    """A list, tuple or iterator. `rest` stands for items beyond those known.
 
-    __slots__ = ("items", "kind", "rest")
+    What it holds is changed by Walker.hold alone, and never in place: what one arm of a branch does is taken back for the other.
+    """
+
+    __slots__ = ("held", "kind")
 
     def __init__(self, items: list[Value], kind: str = "list", rest: Value | None = None) -> None:
-        self.items = items
+        self.held: dict[str, Any] = {"items": items, "rest": rest}
         self.kind = kind
-        self.rest = rest
+
+    @property
+    def items(self) -> list[Value]:
+        return self.held["items"]
+
+    @property
+    def rest(self) -> Value | None:
+        return self.held["rest"]
 
 
 class Dict(Value):
@@ -224,12 +234,13 @@ class Dict(Value):
 
 
 class Alt(Value):
-    """One of these, by which arm of a branch ran."""
+    """One of these, by which arm of a branch ran. `missing`: the arms on which there is none."""
 
-    __slots__ = ("options",)
+    __slots__ = ("missing", "options")
 
-    def __init__(self, options: list[tuple[Path, Value]]) -> None:
+    def __init__(self, options: list[tuple[Path, Value]], missing: list[Path] | None = None) -> None:
         self.options = options
+        self.missing = missing or []
 
 
 class Ext(Value):

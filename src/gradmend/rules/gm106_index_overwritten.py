@@ -6,7 +6,8 @@ RULE = Rule(
     summary="A tensor of indices, labels or a mask was overwritten after an op had used it.",
     what="""
 Finds a write to the index of indexing, gather, scatter, embedding or take, to the mask of where and
-masked_fill, to the labels of a loss: tensors that carry no gradient themselves, reused as scratch memory.
+masked_fill, to the labels of a loss, to the indices that max, sort, topk and pools return: tensors that carry
+no gradient themselves, reused as scratch memory.
 """,
     why="""
 Backward sends each gradient back to where the value came from, and the index is the only record of that.

@@ -18,6 +18,7 @@ from gradmend.check.values import (
     ModuleValue,
     Opaque,
     Partial,
+    Seq,
     Tensor,
     Value,
     unknown,
@@ -71,6 +72,8 @@ class Attributes:
             made = owner.attrs[name] = Opaque(f"{owner.name}.{name}" if owner.name else name, owner.data)
             made.attrs["$owner"] = owner
             return made
+        if isinstance(owner, Seq) and name in ("values", "indices") and len(owner.items) == 2:
+            return owner.items[name == "indices"]  # of max(1), sort(), topk(), ...
         return Bound(owner, name)
 
     def _instance_attribute(self, owner: Instance, name: str, node: ast.AST) -> Value:
@@ -81,7 +84,7 @@ class Attributes:
                 self.walk.cells.read(owner.attrs, name, value)
             if isinstance(value, Alt):
                 options = self.walk.options(value)
-                if len(options) == 1:
+                if len(options) == 1 and self.walk.present(value):
                     return options[0][1]
             return value
         if owner.nn == "super":

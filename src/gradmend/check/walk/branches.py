@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gradmend.check.values import NONE, Instance, Value, unknown
+from gradmend.check.values import NONE, Alt, Instance, Value, unknown
 from gradmend.check.walk.ending import leaves
 from gradmend.check.walk.paths import Change
 from gradmend.check.walk.questions import Asked
@@ -214,7 +214,7 @@ class Branches:
                     self.walk.statements.bind(node.target, item)
                 elif self.walk.questions.truth(node.test) is False:
                     break
-                status = self.walk.run_block(node.body)
+                status = self._round(node.body, item)
                 self.walk.path = before
                 if status in ("return", "raise") and i == 0:
                     return status if items is None and _forever(node) else ""
@@ -223,6 +223,18 @@ class Branches:
         finally:
             frame.loops -= 1
         return self.walk.run_block(node.orelse) if node.orelse else ""
+
+    def _round(self, body: list[ast.stmt], item: Value) -> str:
+        """One turn of a loop. Where the item is there on one arm only, there is no such turn on the others."""
+        if not isinstance(item, Alt) or self.walk.present(item) or len(item.options) > 1:
+            return self.walk.run_block(body)
+        path, others = item.options[0][0], [path[0] for path in item.missing if len(path) == 1]
+        if len(path) != 1 or any(condition != path[0][0] for condition, _ in others):
+            return self.walk.run_block(body)
+        condition, side = path[0]
+        status, changes = self.walk.arm(condition, side, lambda: self.walk.run_block(body))
+        self.walk.join(condition, [(side, changes), *((other, []) for _, other in others)])
+        return "" if status in ("return", "raise") else status
 
     def _while(self, node: ast.While) -> str:
         return self.rounds(node, None)

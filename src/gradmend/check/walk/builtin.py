@@ -203,8 +203,8 @@ class Builtins:
         if isinstance(value, Seq):
             seq = Seq([], value.kind)
             memo[id(value)] = seq
-            seq.items = [self.copied(v, memo, deep) for v in value.items]
-            seq.rest = self.copied(value.rest, memo, deep) if value.rest is not None else None
+            rest = self.copied(value.rest, memo, deep) if value.rest is not None else None
+            self.walk.hold(seq, [self.copied(v, memo, deep) for v in value.items], rest)
             return seq
         if isinstance(value, Dict):
             made_dict = Dict({k: self.copied(v, memo, deep) for k, v in value.items.items()}, value.rest)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gradmend.check.values import NONE, Const, Dict, Ext, Instance, Opaque, Seq, Tensor, Value, unknown
+from gradmend.check.values import NONE, Alt, Const, Dict, Ext, Instance, Opaque, Seq, Tensor, Value, unknown
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -184,10 +184,21 @@ class Containers:
         if isinstance(key, Const) and isinstance(key.value, int):
             n = key.value
             if -len(owner.items) <= n < len(owner.items) and (n >= 0 or owner.rest is None):
-                return owner.items[n]
+                return (
+                    owner.items[n] if n >= 0 else self._from_the_end(owner.items[: len(owner.items) + n + 1])
+                )
             if owner.rest is not None:
                 return owner.rest
         return self.walk.iteration.element(owner)
+
+    def _from_the_end(self, items: list[Value]) -> Value:
+        """The last of these: where it is missing, the one before it."""
+        last = items[-1]
+        if len(items) == 1 or self.walk.present(last):
+            return last
+        assert isinstance(last, Alt)
+        before = self._from_the_end(items[:-1])
+        return self.walk.either([*last.options, *((path, before) for path in last.missing)])
 
     def _slice(self, owner: Seq, at: ast.Slice) -> Seq:
         bounds = [self.walk.eval(b) if b is not None else NONE for b in (at.lower, at.upper, at.step)]

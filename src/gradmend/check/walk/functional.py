@@ -100,7 +100,7 @@ class Functional:
             return self.walk.tensors.fresh(node)
         if last.endswith("_with_indices"):
             last, keywords = last.removesuffix("_with_indices"), {**keywords, "return_indices": Const(True)}
-        if last.endswith(("pool2d", "pool1d", "pool3d")):
+        if last.endswith(("pool2d", "pool1d", "pool3d")) and "unpool" not in last:
             result = self.walk.tensors.apply(
                 "max_pool2d" if "max" in last else "avg_pool2d", node, {"self": x, "input": x}, shown=last
             )

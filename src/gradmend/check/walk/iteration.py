@@ -19,6 +19,7 @@ from gradmend.check.values import (
     Value,
     unknown,
 )
+from gradmend.check.walk.paths import joined
 
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
@@ -86,10 +87,10 @@ class Iteration:
             items = list(value.items)
             return items + [value.rest] * max(1, 2 - len(items)) if value.rest is not None else items
         if isinstance(value, Alt):
-            for _, option in self.walk.options(value):
-                if not isinstance(option, Const):
-                    return self.iterate(option, node)
-            return []
+            found = [
+                (p, self.iterate(v, node)) for p, v in self.walk.options(value) if not isinstance(v, Const)
+            ]
+            return joined(found, self.walk.either) if found else []
         if isinstance(value, Tensor):
             if value.opaque and value.node is None:
                 data = value.grad == NO

@@ -114,7 +114,12 @@ class Layers:
     def pooled(self, result: Value, indices: Value, node: ast.AST) -> Value:
         """What a pool gives: with return_indices, where it found the values too."""
         if self.walk.questions.truthy(indices) is True:
-            return Seq([result, self.walk.tensors.fresh(node)], "tuple")
+            where = self.walk.tensors.fresh(node)
+            for path, tensor in self.walk.tensors_in(result):
+                if tensor.node is not None:
+                    op, sure = tensor.node.op, tensor.grad == YES
+                    self.walk.tensors.save(path, where, tensor.node, node, op, "indices", sure)
+            return Seq([result, where], "tuple")
         return result
 
     def generic_module(

@@ -131,9 +131,9 @@ class ModuleMethods:
             items = owner.attrs["items"]
             assert isinstance(items, Seq)
             if name == "extend" and args:
-                items.items += self.walk.iteration.iterate(args[0], None)
+                self.walk.hold(items, [*items.items, *self.walk.iteration.iterate(args[0], None)])
             elif args:
-                items.items.append(args[-1])
+                self.walk.hold(items, [*items.items, args[-1]])
             return owner
         if name == "state_dict":
             return Dict({}, rest=self.walk.modules.detached_group(owner))
@@ -155,7 +155,7 @@ class ModuleMethods:
             hooks = owner.attrs.setdefault("$pre_hooks" if "_pre_" in name else "$hooks", Seq([]))
             handle = Instance(None, "handle")
             if isinstance(hooks, Seq) and len(hooks.items) < 4:
-                hooks.items.append(args[0])
+                self.walk.hold(hooks, [*hooks.items, args[0]])
                 handle.attrs = {"$hooks": hooks, "$hook": args[0]}
             return handle
         if name in ("register_full_backward_hook", "register_full_backward_pre_hook"):

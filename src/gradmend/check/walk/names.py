@@ -52,7 +52,7 @@ class Names:
             self.walk.cells.read(home, name, value)
         if isinstance(value, Alt):
             options = self.walk.options(value)
-            if len(options) == 1:
+            if len(options) == 1 and self.walk.present(value):
                 return options[0][1]
         return value
 

@@ -11,6 +11,7 @@ from gradmend.check.walk.optim import belongs
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
 
+_MOST = 24  # items of a list that are known
 _TEXT = frozenset("startswith endswith lower upper strip".split())
 
 
@@ -69,7 +70,7 @@ class Objects:
         if owner.nn == "handle":
             hooks, hook = owner.attrs.get("$hooks"), owner.attrs.get("$hook")
             if name == "remove" and isinstance(hooks, Seq) and hook in hooks.items:
-                hooks.items.remove(hook)
+                self.walk.hold(hooks, [other for other in hooks.items if other is not hook])
             return NONE
         if owner.nn == "super":
             return unknown()
@@ -115,15 +116,12 @@ class Objects:
     def _seq_method(self, owner: Seq, name: str, args: list[Value]) -> Value:
         if name in ("append", "appendleft", "add") and args:
             self.walk.statements.share(args[0])
-            if len(owner.items) < 24:
-                owner.items.append(args[0])
-            else:
-                owner.items[-1] = args[0]
+            self.walk.hold(owner, [*owner.items[: _MOST - 1], args[0]])
         elif name == "insert" and len(args) > 1:
             self.walk.statements.share(args[1])
-            owner.items.insert(0, args[1])
+            self.walk.hold(owner, [args[1], *owner.items])
         elif name == "extend" and args:
-            owner.items += self.walk.iteration.iterate(args[0], None)[: max(0, 24 - len(owner.items))]
+            self.walk.hold(owner, [*owner.items, *self.walk.iteration.iterate(args[0], None)][:_MOST])
         elif name in ("pop", "popleft"):
             if owner.items and owner.rest is None:
                 at = (
@@ -131,13 +129,12 @@ class Objects:
                     if name == "popleft" or (args and isinstance(args[0], Const) and args[0].value == 0)
                     else -1
                 )
-                # Taken back by no other arm: the list is left as it is inside a branch.
-                return owner.items[at] if self.walk.journals else owner.items.pop(at)
+                taken = self.walk.containers.nth(owner, Const(at))
+                self.walk.hold(owner, owner.items[1:] if at == 0 else owner.items[:-1])
+                return taken
             return owner.rest or unknown()
         elif name == "clear":
-            # Also where it is one arm of a branch: what the list held last time is then rarely meant again.
-            owner.items.clear()
-            owner.rest = None
+            self.walk.hold(owner, [], None)
         elif name == "copy":
             return Seq(list(owner.items), owner.kind, owner.rest)
         elif name in ("index", "count"):

@@ -84,8 +84,9 @@ class Ops:
             if info.name not in _WITH_DIM:  # which keep what they were given in their other form
                 self.walk.tensors.keep(info, first.node, node, found, None, shown)
             for kind, result in zip(kinds, results, strict=True):
-                if kind == "k":
-                    self.walk.tensors.save((), result, first.node, node, shown, "result", first.grad == YES)
+                if kind != "g":
+                    slot = "indices" if kind == "i" else "result"
+                    self.walk.tensors.save((), result, first.node, node, shown, slot, first.grad == YES)
         return Seq(list(results), "tuple")
 
     def all_kept(self, name: str, args: list[Value], node: ast.AST) -> Value:

@@ -98,7 +98,7 @@ class Optim:
             self.walk.gradients.dropped(tensors, keep, self.walk.at(node))
             return NONE
         if name == "add_param_group" and args and isinstance(params, Seq):
-            params.items += self._parameters_in(args[0])
+            self.walk.hold(params, [*params.items, *self._parameters_in(args[0])])
         return unknown()
 
     def unseen_step(self, owner: Opaque, node: ast.AST) -> None:

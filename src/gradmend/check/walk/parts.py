@@ -108,7 +108,9 @@ class Parts:
         if isinstance(current, Seq):
             if kind is ast.Add:
                 # The list itself grows: whoever holds it sees it.
-                current.items += self.walk.iteration.iterate(value, node.value)[:16]
+                self.walk.hold(
+                    current, [*current.items, *self.walk.iteration.iterate(value, node.value)[:16]]
+                )
             return current
         if isinstance(current, Instance) and current.nn == "ndarray":
             self.walk.writes.write(
@@ -193,7 +195,9 @@ class Parts:
                 and isinstance(key.value, int)
                 and -len(owner.items) <= key.value < len(owner.items)
             ):
-                owner.items[key.value] = value
+                items = list(owner.items)
+                items[key.value] = value
+                self.walk.hold(owner, items)
             else:
                 self._somewhere(owner, value)
         elif isinstance(owner, Instance):
@@ -209,7 +213,10 @@ class Parts:
         """Put where nobody knows: on one arm of a branch only, what was there before may be found as well."""
         if self.walk.journals and owner.rest is not None and owner.rest is not value:
             value = self.walk.iteration.any_of([value, owner.rest])
-        owner.rest = value
+        if isinstance(owner, Seq):
+            self.walk.hold(owner, owner.items, value)
+        else:
+            owner.rest = value
 
 
 def _array_like(at: ast.expr) -> bool:

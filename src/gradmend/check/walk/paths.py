@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gradmend.check.values import Const, Path, Value
 
 # What an arm stored: where, under which key, what, and whether the arm's own test told it.
 Change = tuple[dict, Any, Any, bool]
+Either = Callable[[list[tuple[Path, Value]], list[Path]], Value]
 
 
 def merged(a: Path, b: Path) -> Path:
@@ -17,6 +19,15 @@ def merged(a: Path, b: Path) -> Path:
         return a
     have = {c for c, _ in a}
     return (*a, *(pair for pair in b if pair[0] not in have))
+
+
+def joined(options: list[tuple[Path, list[Value]]], either: Either) -> list[Value]:
+    """The items of a list after a branch, place by place: what one arm appended is there on that arm."""
+    items: list[Value] = []
+    for i in range(max(len(held) for _, held in options)):
+        there = [(path, held[i]) for path, held in options if i < len(held)]
+        items.append(either(there, [path for path, held in options if i >= len(held)]))
+    return items
 
 
 def same(a: Value, b: Value) -> bool:

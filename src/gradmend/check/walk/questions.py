@@ -64,7 +64,7 @@ class Questions:
     def truthy(self, value: Value) -> bool | None:
         answers = set()
         for _, option in self.walk.options(value):
-            answers.add(_truthy(option))
+            answers.add(self._truthy(option))
             if len(answers) > 1:
                 return None
         return answers.pop() if len(answers) == 1 else None
@@ -96,6 +96,27 @@ class Questions:
                 return answer
         return None
 
+    def _truthy(self, value: Value) -> bool | None:
+        if isinstance(value, Const):
+            if value.soft and value.value not in (0, 1):
+                return None
+            return None if value.soft and value.value == 1 else bool(value.value)
+        if isinstance(value, Seq):
+            if any(map(self.walk.present, value.items)):
+                return True
+            return None if value.items or value.rest is not None else False
+        if isinstance(value, Instance):
+            return None if self._may_be_empty(value) else True
+        return True if isinstance(value, (Function, Class, Bound, ModuleValue)) else None
+
+    def _may_be_empty(self, value: Instance) -> bool:
+        """Has it a length or a truth of its own? `if np.any(x):` asks the array, not whether there is one."""
+        held = value.attrs.get("items", value.attrs.get("dict"))
+        if value.nn in ("ndarray", "loader") or (isinstance(held, (Seq, Dict)) and not held.items):
+            return True
+        find = self.walk.classes.find
+        return value.cls is not None and any(find(value.cls, name) for name in ("__bool__", "__len__"))
+
     def _answers(self, test: ast.expr) -> list[tuple[Path, bool | None]]:
         """What the test says of each value that an earlier branch may have left, with that branch's arms."""
         holds = True
@@ -117,7 +138,7 @@ class Questions:
         here = set(self.walk.path)
         for path, option in self.walk.options(value):
             known = (
-                _truthy(option)
+                self._truthy(option)
                 if right is None
                 else self.walk.expressions.compared(option, test.ops[0], right)  # type: ignore[attr-defined]
             )
@@ -136,7 +157,11 @@ class Questions:
             parts = [self._question(n, deep + 1) for n in node.values]
             if any(p is None for p in parts):
                 return None
-            return ("and", frozenset((k, side == both) for k, side in filter(None, parts))), both
+            # `x and True` asks for x alone.
+            asked = [p for p in filter(None, parts) if _constant(p) is not both]
+            if len(asked) < 2:
+                return asked[0] if asked else None
+            return ("and", frozenset((k, side == both) for k, side in asked)), both
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARISONS:
             word, swapped, side = _COMPARISONS[type(node.ops[0])]
             left, right = self._thing(node.left, deep), self._thing(node.comparators[0], deep)
@@ -215,16 +240,10 @@ class Questions:
             self.walk.narrow(env, key, NONE)
 
 
-def _truthy(value: Value) -> bool | None:
-    if isinstance(value, Const):
-        if value.soft and value.value not in (0, 1):
-            return None
-        return None if value.soft and value.value == 1 else bool(value.value)
-    if isinstance(value, Seq):
-        return True if value.items else (None if value.rest is not None else False)
-    if isinstance(value, (Instance, Function, Class, Bound, ModuleValue)):
-        return True
-    return None
+def _constant(question: Question) -> bool | None:
+    """The answer, where the program wrote it down."""
+    key, side = question
+    return (key[1] == "True") is side if key in (("c", "True"), ("c", "False")) else None
 
 
 def _only(paths: list[Path]) -> Path:

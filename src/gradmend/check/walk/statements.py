@@ -148,10 +148,9 @@ class Statements:
             elif isinstance(target, ast.Subscript):
                 owner = self.walk.eval(target.value)
                 if isinstance(owner, Seq) and isinstance(target.slice, ast.Slice):
-                    owner.items.clear()  # del memory[:]
-                    owner.rest = None
+                    self.walk.hold(owner, [], None)  # del memory[:]
                 elif isinstance(owner, Seq) and owner.items:
-                    owner.items.pop()
+                    self.walk.hold(owner, owner.items[:-1])
         return ""
 
     def _assert(self, node: ast.Assert) -> str:

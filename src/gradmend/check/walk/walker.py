@@ -11,7 +11,20 @@ from typing import Any
 from gradmend.check.findings import Call, Finding, Place, place_of
 from gradmend.check.ledger import Ledger, compatible
 from gradmend.check.project import Project
-from gradmend.check.values import Alt, Const, Dict, Instance, Lazy, Opaque, Path, Seq, Tensor, Value, unknown
+from gradmend.check.values import (
+    Alt,
+    Bound,
+    Const,
+    Dict,
+    Instance,
+    Lazy,
+    Opaque,
+    Path,
+    Seq,
+    Tensor,
+    Value,
+    unknown,
+)
 from gradmend.check.walk.arrays import Arrays
 from gradmend.check.walk.attributes import Attributes
 from gradmend.check.walk.backward import Backward
@@ -39,7 +52,7 @@ from gradmend.check.walk.objects import Objects
 from gradmend.check.walk.ops import Ops
 from gradmend.check.walk.optim import Optim
 from gradmend.check.walk.parts import Parts
-from gradmend.check.walk.paths import Change, merged, same
+from gradmend.check.walk.paths import Change, joined, merged, same
 from gradmend.check.walk.questions import Asked, Questions
 from gradmend.check.walk.refusals import Refusals
 from gradmend.check.walk.sparse import Sparse
@@ -258,24 +271,39 @@ class Walker:
         sides = [side for side, _ in arms]
         for target, key, news in touched.values():
             old = target.get(key, self._GONE)
-            options: list[tuple[Path, Any]] = []
-            for side in sides:
-                value = news.get(side, old)
-                if value is not self._GONE:
-                    options.append((((condition, side),), value))
-            if options:
-                self.store(target, key, self.either(options))
+            found: list[tuple[Path, Any]] = [(((condition, side),), news.get(side, old)) for side in sides]
+            options = [
+                (path, value) for path, value in found if value is not self._GONE and value is not None
+            ]
+            missing = [path for path, value in found if value is self._GONE or value is None]
+            if not options:
+                continue
+            if isinstance(options[0][1], list):
+                self.store(target, key, joined(options, self.either))
+            else:
+                self.store(target, key, self.either(options, missing))
 
-    def either(self, options: list[tuple[Path, Value]]) -> Value:
-        """One value of several, each with the arms it holds on; nested choices are laid flat."""
+    def either(self, options: list[tuple[Path, Value]], missing: list[Path] | None = None) -> Value:
+        """One value of several, each with the arms it holds on; nested choices are laid flat.
+
+        `missing`: the arms without any. A tensor, or a method of one, is then there on its own arms only.
+        """
+        if not missing and all(value is options[0][1] for _, value in options):
+            return options[0][1]  # with its own arms, which grow by none
         flat: list[tuple[Path, Value]] = []
+        missing = list(missing or ())
         for path, value in options:
             for more, v in value.options if isinstance(value, Alt) else [((), value)]:
                 if compatible(path, more):
                     flat.append((merged(path, more), v))
+            if isinstance(value, Alt):
+                missing += [merged(path, more) for more in value.missing if compatible(path, more)]
         if not flat:
             return unknown()
         first = flat[0][1]
+        flat.sort(key=_arms)  # what an arm gave lately comes first
+        if missing and isinstance(first, (Tensor, Bound)):
+            return Alt(flat[:MOST_OPTIONS], sorted(missing, key=len)[:MOST_OPTIONS])
         if all(same(first, v) for _, v in flat):
             return first
         # An absent value tells less than one that is there.
@@ -284,6 +312,16 @@ class Walker:
                 :MOST_OPTIONS
             ]
         return Alt(flat)
+
+    def hold(self, seq: Seq, items: list[Value], *rest: Value | None) -> None:
+        """Give a list other items, and another rest."""
+        self.store(seq.held, "items", items)
+        if rest:
+            self.store(seq.held, "rest", rest[0])
+
+    def present(self, item: Value) -> bool:
+        """Is it there, whatever arms led here?"""
+        return not isinstance(item, Alt) or not any(map(self.on_path, item.missing))
 
     def on_path(self, path: Path) -> bool:
         """May what happened there lie behind us?"""
@@ -323,7 +361,7 @@ class Walker:
         for path, option in self.options(value):
             with self.on(path):
                 results.append((path, do(option)))
-        return self.either(results) if results else unknown()
+        return self.either(results, value.missing) if results else unknown()
 
     @contextmanager
     def mode(self, grad: bool | None) -> Iterator[None]:
@@ -368,6 +406,10 @@ class Walker:
         if isinstance(value, Lazy):
             return self.names.resolve(value)
         return value
+
+
+def _arms(option: tuple[Path, Value]) -> int:
+    return len(option[0])
 
 
 def _key(key: Any) -> Any:
