@@ -213,6 +213,9 @@ class Conflict:
     asked: tuple[Frame, ...] = ()  # the user's lines that led to that backward, innermost first
     healed_bytes: int = 0
     times: int = 1
+    versions: tuple[int, int] | None = (
+        None  # PyTorch's counter of the saved tensor, and what it was at the save
+    )
     why: str = ""  # the formula, in words
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
@@ -244,6 +247,7 @@ class Conflict:
             "backward": self.backward.as_json() if self.backward else None,
             "healed_bytes": self.healed_bytes,
             "times": self.times,
+            "versions": self.versions,
             "why": self.why,
             "notes": list(self.notes),
             "help": list(self.help),

@@ -29,5 +29,7 @@ def test_the_same_lines_are_named(name: str, tmp_path: Path) -> None:
     file.write_text(f"{start}{PROGRAMS[name]}y.sum().backward()\n")
     named = lines(file, paranoid=False)
     assert named and lines(file, paranoid=True) == named
-    written = next(n for n, text in enumerate(file.read_text().splitlines(), 1) if "+=" in text or "_(" in text)
+    written = next(
+        n for n, text in enumerate(file.read_text().splitlines(), 1) if "+=" in text or "_(" in text
+    )
     assert named[0][0] == written

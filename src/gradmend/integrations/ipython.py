@@ -68,8 +68,8 @@ def _cell(shell: Any) -> Any:
             return
         try:
             allowed = parse(budget)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        except ValueError as why:
+            raise UsageError(str(why)) from None
         policy: Any = "heal" if "heal" in words else "watch"
         before = _numbers(shell)
         show, shell.showtraceback = shell.showtraceback, lambda *_, **__: None
@@ -166,7 +166,7 @@ def _failed(
 def _users(trace: TracebackType | None) -> TracebackType | None:
     """The frames of the user's program: what follows the last of IPython's, without ours and torch's own."""
     from gradmend.capture.sites import is_user
-    from gradmend.running.frames import chained
+    from gradmend.frames import chained
 
     kept: list[TracebackType] = []
     while trace is not None:

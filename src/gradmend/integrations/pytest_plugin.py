@@ -55,7 +55,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """A failure without the frames that are ours. Here, not where it passes: a unittest.TestCase catches its own."""
     if call.excinfo is None or _watched not in item.stash or item.config.getoption("full_trace", False):
         return
-    from gradmend.running.frames import leave_out_ours
+    from gradmend.frames import leave_out_ours
 
     leave_out_ours(call.excinfo.value)
     if call.excinfo.value.__traceback__ is not None:
