@@ -312,6 +312,9 @@ class Session:
             times = f" ({c.times} times)" if c.times > 1 else ""
             where = f" {c.culprits[0].file}:{c.culprits[0].line}" if c.culprits else ""
             lines.append(f"  {c.rule}{where}: {c.message}{times}")
+        if self.error is not None:
+            at = f" {self.error['file']}:{self.error['line']}" if self.error.get("file") else ""
+            lines.append(f"  {self.error['type']}{at}: {self.error['message']}")
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gradmend.model import Conflict, Session
 from gradmend.report.colour import coloured
+from gradmend.report.counts import count
 from gradmend.running.aloud import put
 
 _MOST_STORIES = 5
@@ -102,10 +103,6 @@ def healed_words(conflicts: Sequence[Conflict]) -> str:
             )
         )
     return "; ".join(told)
-
-
-def count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def say_of_children(
