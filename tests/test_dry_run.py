@@ -359,3 +359,22 @@ def test_the_script_that_starts_our_commands_is_no_line_of_the_program(tmp_path:
     (conflict,) = json.loads(out.read_text())["conflicts"]
     assert conflict["backward"] is None and str(command) not in out.read_text()
     assert "but backward() still needs" in conflict["message"], done.stderr
+
+
+def test_a_lazy_module_is_one_clear_sentence() -> None:
+    with pytest.raises(ValueError, match=r"0\.weight of Sequential has no shape yet"):
+        gradmend.dry_run(torch.nn.Sequential(torch.nn.LazyLinear(4)), torch.ones(3, 5))
+
+
+def test_looking_at_addresses_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+    torch.set_warn_always(True)
+    try:
+        gradmend.dry_run(lambda x: x.exp().data_ptr(), torch.ones(3, requires_grad=True))
+    finally:
+        torch.set_warn_always(False)
+    assert not [w for w in recwarn if "FakeTensor" in str(w.message)]
+
+
+def test_a_failed_run_says_why_when_it_is_printed() -> None:
+    session = gradmend.dry_run(lambda x: x.sum().item(), torch.ones(3, requires_grad=True))
+    assert session.outcome == "failed" and session.error["message"] in str(session)

@@ -343,3 +343,56 @@ def test_the_error_crosses_processes(again):
     assert isinstance(other, gradmend.ConflictError)
     assert str(other) == str(raised.value)
     assert other.conflict == raised.value.conflict
+
+
+def test_a_story_shows_no_frame_of_ours():
+    with pytest.raises(gradmend.ConflictError) as caught, gradmend.watch():
+        y = torch.ones(3, requires_grad=True).exp()
+        y += 1
+        y.sum().backward()
+    files = [entry.path for entry in caught.traceback]
+    assert not [f for f in files if "gradmend" in f.parts and "tests" not in f.parts], files
+
+
+def test_pytorchs_sentence_stands_whole():
+    w = torch.ones(3, requires_grad=True)
+    y = w * torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError) as plain:
+        y.sum().backward()
+    with pytest.raises(gradmend.ConflictError) as ours, gradmend.watch():
+        for _ in range(3):  # caught twice: the counters are those of the time
+            y = w * torch.ones(3, requires_grad=True)
+            before = w._version
+            with torch.no_grad():
+                w.add_(1)
+            if before < 3:
+                with pytest.raises(gradmend.ConflictError):
+                    y.sum().backward()
+            else:
+                y.sum().backward()
+    sentence = str(plain.value).partition(" Hint")[0]
+    assert sentence.endswith("is at version 1; expected version 0 instead.")
+    assert str(ours.value).splitlines()[0] == sentence.replace("version 1", "version 4").replace(
+        "version 0", "version 3"
+    )
+
+
+def test_a_kind_that_is_caught_again_is_told_in_the_same_words(monkeypatch):
+    """A loop that catches a thousand: the story takes milliseconds to find."""
+    from gradmend.api import watching
+
+    found = []
+    plain = watching.words_of
+    monkeypatch.setattr(watching, "words_of", lambda c, **how: found.append(c) or plain(c, **how))
+    told = set()
+    with gradmend.watch() as session:
+        for _ in range(5):
+            y = torch.ones(3, requires_grad=True).exp()
+            y += 1
+            try:
+                y.sum().backward()
+            except gradmend.ConflictError as error:
+                told.add(str(error))
+    assert len(told) == 1 and len(found) == 1 and session.conflicts[0].times == 5

@@ -37,14 +37,18 @@ def pytorch_says(conflict: Conflict) -> str:
     """PyTorch's own sentence for it, so that a test's `match=` and a search engine find it; nothing where it is silent."""
     if conflict.kind != "error" or conflict.saved is None:
         return ""
-    return refusal(conflict.saved.tensor.dtype, conflict.saved.tensor.shape)
+    return refusal(conflict.saved.tensor.dtype, conflict.saved.tensor.shape, conflict.versions)
 
 
-def refusal(dtype: str, shape: Sequence[int]) -> str:
-    return (
+def refusal(dtype: str, shape: Sequence[int], versions: Sequence[int] | None = None) -> str:
+    """`versions`: at which the tensor is, and the one that was saved."""
+    said = (
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[torch.{_TYPES.get(dtype, dtype)} {list(shape)}]"
     )
+    if versions is None:
+        return said
+    return f"{said} is at version {versions[0]}; expected version {versions[1]} instead."
 
 
 # What PyTorch calls a dtype in that sentence.
@@ -55,6 +59,9 @@ _TYPES = {
     "bfloat16": "BFloat16Tensor",
     "int64": "LongTensor",
     "int32": "IntTensor",
+    "int16": "ShortTensor",
+    "int8": "CharTensor",
+    "uint8": "ByteTensor",
     "bool": "BoolTensor",
     "complex64": "ComplexFloatTensor",
     "complex128": "ComplexDoubleTensor",

@@ -213,6 +213,9 @@ class Conflict:
     asked: tuple[Frame, ...] = ()  # the user's lines that led to that backward, innermost first
     healed_bytes: int = 0
     times: int = 1
+    versions: tuple[int, int] | None = (
+        None  # PyTorch's counter of the saved tensor, and what it was at the save
+    )
     why: str = ""  # the formula, in words
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
@@ -244,6 +247,7 @@ class Conflict:
             "backward": self.backward.as_json() if self.backward else None,
             "healed_bytes": self.healed_bytes,
             "times": self.times,
+            "versions": self.versions,
             "why": self.why,
             "notes": list(self.notes),
             "help": list(self.help),
@@ -308,6 +312,9 @@ class Session:
             times = f" ({c.times} times)" if c.times > 1 else ""
             where = f" {c.culprits[0].file}:{c.culprits[0].line}" if c.culprits else ""
             lines.append(f"  {c.rule}{where}: {c.message}{times}")
+        if self.error is not None:
+            at = f" {self.error['file']}:{self.error['line']}" if self.error.get("file") else ""
+            lines.append(f"  {self.error['type']}{at}: {self.error['message']}")
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_missing_file() -> None:
 def test_ranks_agree_by_their_lines() -> None:
     one, other, clean = session(), session(), Session()
     assert [seen.ranks for seen in agree([("0", one), ("1", other)])] == [("0", "1")]
-    story = merged([("0", one), ("1", clean)])
+    story = merged([("rank 0", one), ("rank 1", clean)])
     assert story.outcome == "healed"
     assert story.conflicts[0].notes[0] == "rank 0 met this, rank 1 did not"
 
@@ -118,3 +118,13 @@ def test_a_session_that_somebody_changed_is_told_or_refused(
             refused += 1
             assert told.err.count("\n") == 1, (way, value, told.err)
     assert refused > 5
+
+
+def test_sessions_of_different_runs_are_no_ranks() -> None:
+    from gradmend.report.ranks import names_of, told
+
+    assert names_of(["x/a.rank0.json", "x/a.rank1.json"]) == ["rank 0", "rank 1"]
+    assert names_of(["x/a.json", "b.json"]) == ["a.json", "b.json"]
+    assert names_of(["x/a.json", "y/a.json"]) == ["x/a.json", "y/a.json"]
+    assert told(["a.json"], ["a.json", "b.json"]) == "a.json met this, b.json did not"
+    assert told(["rank 0"], ["rank 0", "rank 1", "rank 2"]) == "rank 0 met this, ranks 1 and 2 did not"

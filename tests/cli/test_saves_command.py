@@ -8,6 +8,7 @@ import json
 import pytest
 
 from gradmend.cli import saves
+from gradmend.story import knowledge
 
 
 def run(*argv: str) -> int:
@@ -69,3 +70,31 @@ def test_what_is_known_is_told_beside_a_bad_op(capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert "exp keeps its result for backward." in out and "mul keeps" in out
     assert "'nosuch'" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["nn.LSTM", "torch.nn.GRU", "nn.RNN", "LSTM"])
+def test_recurrent_modules_are_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name) == 0
+    out = capsys.readouterr().out
+    assert "keeps `input`, `weight_ih_l0`" in out.splitlines()[0] and "Writing to its result" in out
+
+
+def test_the_verdict_on_an_lstm_is_that_of_the_installed_torch() -> None:
+    import torch
+
+    x, module = torch.ones(2, 1, 3, requires_grad=True), torch.nn.LSTM(3, 2)
+    out, _ = module(x)
+    refused = False
+    try:
+        out.add_(1)
+        out.sum().backward()
+    except RuntimeError:
+        refused = True
+    assert refused is not knowledge.saves("nn.LSTM").writing_output_is_safe
+
+
+@pytest.mark.parametrize("name", ["nn.TransformerEncoderLayer", "nn.Sequential", "torch.optim.SGD"])
+def test_what_is_no_op_says_what_to_ask(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and ("ask for those that it calls" in err or "there is no op" in err)

@@ -27,6 +27,8 @@ sys.exit(main(sys.argv[1:]))
         ("run", "no program given"),
         ("run nowhere.py", "can't read nowhere.py"),
         ("run --budget 1MB x.py", "--budget goes with --heal"),
+        ("run --heal --budget x.py", "--budget takes a size, for example --budget 512MB x.py"),
+        ("run --heal --budget", "--budget takes a size, for example --budget 512MB"),
         ("run --retain x.py", "--retain goes with --heal"),
         ("run --audit --heal x.py", "--audit goes without --heal"),
         ("run --report no/where.json x.py", "there is no folder"),

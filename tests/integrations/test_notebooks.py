@@ -24,6 +24,11 @@ CELLS = [
     "%gradmend sideways",
     "1 / 0",
     "raise RuntimeError('mine')",
+    "%%time\n%%gradmend\nh = x.exp()\nh += 1\nh.sum().backward()",
+    "%%gradmend\n%%time\nh = x.exp()\nh += 1\nh.sum().backward()",
+    "%%gradmend heal --budget 4\nh = x.exp()\nh += 1\nh.sum().backward()",
+    "%%gradmend heal --budget\n1",
+    "%%gradmend heal --budget many\n1",
 ]
 
 
@@ -106,17 +111,41 @@ def test_other_errors_and_bad_words_are_left_as_they_are(ran: list[Any]) -> None
     assert error(ran[9]).evalue == "mine" and html(ran[9]) == ""
 
 
+@pytest.mark.parametrize("at", [10, 11], ids=["above", "below"])
+def test_another_magic_beside_ours(ran: list[Any], at: int) -> None:
+    failed, told = error(ran[at]), text(ran[at])
+    assert failed is not None and failed.ename == "ConflictError"
+    assert f"In [{at + 1}]:4" in told and f"In [{at + 1}]:4" in html(ran[at]), "both magics' lines counted"
+    assert "Wall time" in "".join(o.get("text", "") for o in ran[at])
+    trace = "".join(failed.traceback)
+    assert "h.sum().backward()" in trace and "run_cell_magic" not in trace and "<timed" not in trace
+
+
+def test_a_budget_that_is_too_small_is_told_by_the_cells_number(ran: list[Any]) -> None:
+    failed = error(ran[12])
+    assert failed.ename == "BudgetError" and "In [13]:3" in failed.evalue
+    trace = "".join(failed.traceback)
+    assert "gradmend/" not in trace and "ipykernel" not in trace and "run_cell_magic" not in trace
+
+
+@pytest.mark.parametrize("at", [13, 14])
+def test_a_budget_that_is_no_size_is_one_line(ran: list[Any], at: int) -> None:
+    (line,) = error(ran[at]).traceback
+    assert line.startswith("gradmend: ") and "512MB" in line
+
+
 def test_the_cells_are_fixed_as_a_program(tmp_path: Path) -> None:
     cells = [
         CELLS[0],
         CELLS[1],
-        "h = x.exp()\nh += 1\nh.sum().backward()",
+        "%%time\n%%gradmend heal\nh = x.exp()\nh += 1\nh.sum().backward()",
         "%gradmend fix",
         "%gradmend off\n1",
     ]
     ran = outputs(cells, tmp_path)
     assert error(ran[3]) is None
-    assert "proven" in html(ran[3]) and "In [3]" in text(ran[3]) and "+h = h + 1" in text(ran[3])
+    assert "proven" in html(ran[3]) and "+h = h + 1" in text(ran[3])
+    assert "(line 4 of In [3])" in text(ran[3]) and "In [3]:4" in html(ran[3]), "the cell's own lines"
     assert error(ran[4]) is None
 
 
@@ -129,11 +158,12 @@ def test_a_notebook_as_a_program_is_told_what_to_do(tmp_path: Path, command: str
 
 
 def test_the_diff_of_cells_has_a_header_that_reads() -> None:
-    from gradmend.integrations.ipython import renamed
-    from gradmend.integrations.ipython_fix import shown_as
+    from gradmend.integrations.ipython_fix import Joined, program
 
+    source, places = program(["", "a = 1\nget_ipython().run_line_magic('x', '')\nb = 2", "c = 3"])
+    assert source.splitlines() == ["# In [1]", "a = 1", "b = 2", "", "# In [2]", "c = 3"]
     script = "/tmp/gradmend-notebook-x/notebook.py"
-    text = f"--- a{script}\n+++ b{script}\n@@ -1 +1 @@\nfound at {script}:3\n"
-    assert renamed(text, shown_as(script)) == (
-        "--- a/the cells\n+++ b/the cells\n@@ -1 +1 @@\nfound at the cells:3\n"
+    text = f"--- a{script}\n+++ b{script}\n@@ -1 +1 @@\nfound at {script}:3, and line 6; line 60\n"
+    assert Joined(script, places).told(text) == (
+        "--- a/the cells\n+++ b/the cells\n@@ -1 +1 @@\nfound at In [1]:3, and line 1 of In [2]; line 60\n"
     )

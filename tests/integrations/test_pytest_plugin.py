@@ -87,6 +87,29 @@ def test_caught():
     except RuntimeError:
         pass
 """
+CASES = """\
+import unittest, torch
+
+def broken():
+    h = torch.ones(3, requires_grad=True).exp()
+    h += 1
+    h.sum().backward()
+
+class TestIt(unittest.TestCase):
+    def test_raises(self):
+        broken()
+
+    def test_parts(self):
+        for i in range(2):
+            with self.subTest(i=i):
+                broken()
+
+    def test_another_error_of_it(self):
+        try:
+            broken()
+        except RuntimeError as error:
+            raise KeyError("mine") from error
+"""
 NOTHING = """\
 import sys
 
@@ -156,6 +179,13 @@ def test_what_the_docs_say_is_not_seen(tmp_path: Path) -> None:
     assert found == {"test_made_before": "PASSED", "test_caught": "PASSED"}
 
 
+def test_a_case_of_unittest_shows_no_frame_of_ours(tmp_path: Path) -> None:
+    found, told = run(tmp_path, CASES, "--gradmend")
+    assert found["TestIt::test_raises"] == found["TestIt::test_another_error_of_it"] == "FAILED"
+    assert "[GM101]" in told and "h += 1" in told
+    assert [line for line in told.splitlines() if "gradmend/capture" in line or "gradmend/api" in line] == []
+
+
 def test_off_it_loads_nothing(tmp_path: Path) -> None:
     found, told = run(tmp_path, NOTHING)
     assert found == {"test_it": "PASSED"}, told
@@ -173,4 +203,5 @@ def test_a_word_that_the_mark_does_not_know_is_one_line(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1 and "Traceback" not in done.stdout and "TypeError" not in done.stdout
+    assert "During handling" not in done.stdout and "_read()" not in done.stdout
     assert "@pytest.mark.gradmend: it got an unexpected keyword argument 'paranoyd'" in done.stdout

@@ -150,7 +150,21 @@ def test_children_that_do_nothing_are_only_counted(tmp_path: Path) -> None:
 def test_what_is_not_followed_is_told(tmp_path: Path) -> None:
     done, _ = run(tmp_path, "alone")
     assert done.returncode == 0
-    assert "not watched: a child of os.fork()" in done.stderr and "a program of its own" in done.stderr
+    assert done.stderr.count("a child of os.fork() is watched, but what it meets is not in the report") == 1
+    assert done.stderr.count("not watched: ") == 1 and "a program of its own" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fork")
+def test_a_forked_child_says_nothing_of_its_parents_run(tmp_path: Path) -> None:
+    (tmp_path / "fork.py").write_text("import os\nif os.fork():\n    os.wait()\n")
+    words = [sys.executable, "-m", "gradmend", "run", "fork.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and done.stderr.count("os.fork()") == 1, done.stderr
+
+
+def test_the_report_that_was_asked_for_is_named(tmp_path: Path) -> None:
+    done, _ = run(tmp_path, "spawn", "--heal")
+    assert "healed, GM101; out.json has it" in done.stderr and "OUT.json" not in done.stderr
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "raise KeyboardInterrupt", "pass"])

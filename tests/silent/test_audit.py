@@ -100,3 +100,12 @@ def test_command_refuses_heal(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "--audit goes without --heal" in done.stderr
+
+
+def test_a_verdict_is_printed_in_words() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with Audit(10) as verdict:
+        y = x.exp()
+        y.data.add_(1)
+        y.sum().backward()
+    assert "the gradient of 1 of 1 tensor is wrong" in str(verdict) and "[GM201]" in str(verdict)

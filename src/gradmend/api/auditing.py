@@ -55,6 +55,12 @@ class Verdict:
     def is_wrong(self) -> bool:
         return bool(self.wrong or self.stopped)
 
+    def __str__(self) -> str:
+        """In words: which gradients are wrong, by how much, and the story of each cause."""
+        from gradmend.api.verdict_words import words
+
+        return words(self)
+
 
 class Audit:
     """`with Audit(10) as verdict:` compares the first ten backward calls made inside."""

@@ -8,6 +8,7 @@ is used again, memory that numpy shares.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -64,6 +65,12 @@ def _fake(t: Any, mode: Any) -> Any:
 
 def faked(module: torch.nn.Module, mode: Any) -> torch.nn.Module:
     """A copy of a module with fake parameters and buffers: nothing of the real ones is copied."""
+    for name, t in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(t):
+            raise UsageError(
+                f"{name} of {type(module).__name__} has no shape yet (a lazy module): call the model once on a small real "
+                "input, then dry_run() it"
+            )
     memo = {id(t): _fake(t, mode) for t in (*module.parameters(), *module.buffers())}
     try:
         return copy.deepcopy(module, memo)
@@ -77,7 +84,9 @@ def run_fake(mode: Any, step: Callable[[], Any]) -> Session:
         guard, unseen = Guard(), None
         last = history[-1] if history else None
         try:
-            with mode, guard:
+            with mode, guard, warnings.catch_warnings():
+                # Of our looking at addresses, and of the program's: nobody here chose fake tensors.
+                warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
                 result = step()
                 found = list(tensors_in(result))
                 outputs = [t for t in found if t.requires_grad]

@@ -17,6 +17,7 @@ from gradmend.capture.graph import calls
 from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached, unexplained
+from gradmend.frames import leave_out_ours
 from gradmend.model import Conflict
 from gradmend.own_imports import own_imports
 
@@ -113,7 +114,8 @@ def programs_hook() -> Callable[..., object]:
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Errors that PyTorch raises in forward pass no ear of ours: they get their story when nobody catches them."""
     explain_forward(error)
-    _hook(kind, error, trace)
+    leave_out_ours(error)
+    _hook(kind, error, error.__traceback__)
 
 
 def explain_forward(error: BaseException | None) -> None:

@@ -24,7 +24,8 @@ from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.capture.taps import switch
 from gradmend.capture.taps.hub import LEDGER
 from gradmend.compat import trust
-from gradmend.errors import ConflictError, GradmendError, GradmendWarning
+from gradmend.errors import ConflictError, GradmendError, GradmendWarning, attached
+from gradmend.frames import leave_out_ours
 from gradmend.model import Conflict, Culprit, Frame, Session
 from gradmend.own_imports import own_imports
 from gradmend.uncollected import uncollected
@@ -41,6 +42,7 @@ class Teller:
         self.closed = False
         self._known: dict[Any, Tally] = {}
         self._doubts: set[object] = set()
+        self._words: dict[object, str] = {}
         # The same, of the commonest kinds, by the lines of Save and Write alone.
         self.healed: Tallies = {}
         self.spared: Tallies = {}
@@ -95,8 +97,20 @@ class Teller:
             return None
         self.session.outcome = "conflict"
         self.count()
-        conflict = self.session.conflicts[self._known[key][0]]
-        return ConflictError(words_of(conflict), conflict)
+        return self._error(finding, key)
+
+    def _error(self, finding: Finding, key: object) -> ConflictError:
+        """A loop may catch a thousand of one kind: its words are found once, which takes milliseconds."""
+        from gradmend.story.linking import versions_of
+
+        at = self._known[key][0]
+        conflict = self.session.conflicts[at]
+        words = self._words.get(key)
+        if words is None:
+            words = self._words[key] = words_of(conflict)
+        if conflict.versions != (now := versions_of(finding)):
+            conflict = self.session.conflicts[at] = replace(conflict, versions=now)
+        return ConflictError(words, conflict)
 
     def count(self) -> None:
         """Enter how often each conflict came; a loop finds thousands, so not each time."""
@@ -176,7 +190,9 @@ class Teller:
 
 def _warn_at(place: Culprit | Frame | None, words: str) -> None:
     file, line = (place.file, place.line) if place is not None else ("<unknown>", 0)
-    warnings.warn_explicit(f"gradmend: {words}", GradmendWarning, file, line)
+    from gradmend.report.excerpt import harmless
+
+    warnings.warn_explicit(f"gradmend: {harmless(words)}", GradmendWarning, file, line)
 
 
 def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100, healed: bool = False) -> str:
@@ -272,6 +288,8 @@ class Watching(ContextDecorator):
     ) -> None:
         try:
             installing.explain_forward(error)
+            if self._aloud and (isinstance(error, GradmendError) or (error and attached(error))):
+                leave_out_ours(error)
         finally:  # interrupted while it reads sources, too
             self._close()
 

@@ -24,11 +24,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gradmend.report.ranks import merged, rank_of
+    from gradmend.report.ranks import merged, names_of
     from gradmend.report.saved import damaged, read
 
     writable(args.html, args.json)
-    sessions = [(rank_of(path, i), read(path)) for i, path in enumerate(args.sessions)]
+    sessions = list(zip(names_of(args.sessions), map(read, args.sessions), strict=True))
     session = sessions[0][1] if len(sessions) == 1 else merged(sessions)
     # After the sessions are read: both load torch, and a bad name is told at once.
     from gradmend.api.watching import words_of
@@ -50,5 +50,6 @@ def _summary(sessions: list[tuple[str, Any]], session: Any) -> str:
     found = f"{count} conflict{'s' if count != 1 else ''}" if count else "no conflict"
     if len(sessions) == 1:
         return f"gradmend: {session.outcome}, {found}"
-    outcomes = ", ".join(f"rank {rank} {one.outcome}" for rank, one in sessions)
-    return f"gradmend: {found} on {len(sessions)} ranks ({outcomes})"
+    outcomes = ", ".join(f"{name} {one.outcome}" for name, one in sessions)
+    what = "on {} ranks" if all(name.startswith("rank ") for name, _ in sessions) else "in {} sessions"
+    return f"gradmend: {found} {what.format(len(sessions))} ({outcomes})"

@@ -38,7 +38,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--html", metavar="OUT.html", help="write what was learned as one HTML page")
     parser.add_argument("--paranoid", action="store_true", help="fingerprint every saved tensor")
     parser.add_argument(
-        "--budget", metavar="SIZE", help="with --heal: keep at most this much, for example 512MB"
+        "--budget",
+        metavar="SIZE",
+        nargs="?",
+        const="",
+        help="with --heal: keep at most this much, for example 512MB",
     )
     parser.add_argument(
         "--retain",
@@ -52,10 +56,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.budget is not None and not (args.program or args.module) and not args.budget[:1].isdigit():
+        raise UsageError(f"--budget takes a size, for example --budget 512MB {args.budget}".rstrip())
     words = words_of(args, "run", _OWN)
     writable(args.report, args.html, program=None if args.module else words[0])
     for option in ("budget", "retain"):
-        if getattr(args, option) and not args.heal:
+        if getattr(args, option) not in (None, False) and not args.heal:
             raise UsageError(f"--{option} goes with --heal")
     if args.audit and (args.heal or args.audit_calls < 1):
         raise UsageError("--audit goes without --heal, and --audit-calls needs 1 or more")

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import linecache
 import os
+from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gradmend.errors import ConflictError, attached
+from gradmend.errors import ConflictError, GradmendError, attached
 from gradmend.model import Conflict, Session
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _USAGE = (
     "use %%gradmend [heal] [--paranoid] [--budget SIZE] on top of a cell, %gradmend fix, or %gradmend off"
 )
+
+CELL_MAGIC = "get_ipython().run_cell_magic("
+_TIMED = ("<timed eval>", "<timed exec>")  # a cell below %%time
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -51,18 +55,30 @@ def _cell(shell: Any) -> Any:
         from gradmend.capture.memory.budget import parse
 
         words = line.split()
-        budget = words[words.index("--budget") + 1] if "--budget" in words[:-1] else None
+        if words[-1:] == ["--budget"]:
+            raise UsageError("--budget takes a size: --budget 512MB")
+        budget = words[words.index("--budget") + 1] if "--budget" in words else None
         known = {"watch", "heal", "--paranoid", "--budget", budget}
         if any(word not in known for word in words):
             raise UsageError(_USAGE)
+        if cell.startswith("%%"):  # another magic below ours runs its code by itself: it must stand above
+            other, _, body = cell.partition("\n")
+            name, _, rest = other[2:].partition(" ")
+            shell.run_cell_magic(name, rest, f"%%gradmend {line}\n{body}")
+            return
+        try:
+            allowed = parse(budget)
+        except ValueError as why:
+            raise UsageError(str(why)) from None
         policy: Any = "heal" if "heal" in words else "watch"
         before = _numbers(shell)
         show, shell.showtraceback = shell.showtraceback, lambda *_, **__: None
         shell.set_custom_exc((), None)
         try:
-            with Watching(policy, parse(budget), "--paranoid" in words, aloud=False) as session:
-                # A line where the magic stands: line numbers are those that one sees.
-                result = shell.run_cell(f"# %%gradmend {line}\n{cell}", store_history=False)
+            with Watching(policy, allowed, "--paranoid" in words, aloud=False) as session:
+                # A line where each magic stands: line numbers are those that one sees.
+                above = "".join(f"# {one}\n" for one in _magics(shell, cell) or [f"%%gradmend {line}"])
+                result = shell.run_cell(above + cell, store_history=False)
         finally:
             _count_as(shell, before)
             shell.showtraceback = show
@@ -74,6 +90,14 @@ def _cell(shell: Any) -> Any:
             _show_session(shell, session)
 
     return gradmend
+
+
+def _magics(shell: Any, cell: str) -> list[str]:
+    """The lines of magics that stand above this code in the cell that runs, in the order in which they were written."""
+    written: str = shell.history_manager.input_hist_raw[-1]
+    lines = written.splitlines()
+    magics = list(takewhile(lambda one: one.startswith("%%"), lines))
+    return magics if "\n".join(lines[len(magics) :]).strip() == cell.strip() else []
 
 
 def _numbers(shell: InteractiveShell) -> dict[str, int]:
@@ -123,10 +147,14 @@ def _failed(
 
         explain_forward(error)
         conflict = attached(error)
-    if conflict is None:
+    if conflict is None and not isinstance(error, GradmendError):
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
         return
     shown: BaseException = error
+    if conflict is None:
+        shown = kind(renamed(str(error), cells(shell)))
+        shell.showtraceback((kind, shown, _users(trace)), tb_offset=0)
+        return
     if isinstance(error, ConflictError):
         shown = type(error)("the story is below", conflict)
     else:  # the story that was added to PyTorch's error is shown as HTML
@@ -138,12 +166,12 @@ def _failed(
 def _users(trace: TracebackType | None) -> TracebackType | None:
     """The frames of the user's program: what follows the last of IPython's, without ours and torch's own."""
     from gradmend.capture.sites import is_user
-    from gradmend.running.frames import chained
+    from gradmend.frames import chained
 
     kept: list[TracebackType] = []
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        magic = "run_cell_magic('gradmend'" in linecache.getline(file, trace.tb_lineno)
+        magic = file in _TIMED or linecache.getline(file, trace.tb_lineno).startswith(CELL_MAGIC)
         if is_user(trace.tb_frame.f_code) and not magic:
             kept.append(trace)
         trace = trace.tb_next

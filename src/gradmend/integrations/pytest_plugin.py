@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+_watched = pytest.StashKey[bool]()
 _MARK = "gradmend(on=True, *, paranoid=False, heal=False): run this test under gradmend.watch(), or heal()"
 
 
@@ -34,16 +35,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if wish is None:
         return (yield)
     from gradmend.api.watching import Watching, words_of
-    from gradmend.running.frames import without_ours
 
     __tracebackhide__ = True
+    item.stash[_watched] = True
     with Watching("heal" if wish["heal"] else "watch", paranoid=wish["paranoid"], aloud=False) as session:
         try:
             return (yield)
-        except RuntimeError as error:
-            if not item.config.getoption("full_trace", False):
-                error.__traceback__ = without_ours(error.__traceback__)
-            raise
         finally:
             quiet = [
                 c for c in session.conflicts if c.kind == "refused-but-right" or session.outcome == "healed"
@@ -51,6 +48,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             if quiet:
                 told = (words_of(c, healed=c.kind != "refused-but-right") for c in quiet)
                 item.add_report_section("call", "gradmend", "\n\n".join(told))
+
+
+@pytest.hookimpl
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """A failure without the frames that are ours. Here, not where it passes: a unittest.TestCase catches its own."""
+    if call.excinfo is None or _watched not in item.stash or item.config.getoption("full_trace", False):
+        return
+    from gradmend.frames import leave_out_ours
+
+    leave_out_ours(call.excinfo.value)
+    if call.excinfo.value.__traceback__ is not None:
+        call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value)
 
 
 def _wish(item: pytest.Item) -> dict[str, bool] | None:
@@ -63,7 +72,8 @@ def _wish(item: pytest.Item) -> dict[str, bool] | None:
         return _read(*mark.args, **mark.kwargs)
     except TypeError as error:
         said = str(error).replace("_read()", "it")
-        pytest.fail(f"@pytest.mark.gradmend: {said}; it is {_MARK.partition(':')[0]}", pytrace=False)
+    # Not inside `except`: pytest would show that error too.
+    pytest.fail(f"@pytest.mark.gradmend: {said}; it is {_MARK.partition(':')[0]}", pytrace=False)
 
 
 def _read(on: bool = True, *, paranoid: bool = False, heal: bool = False) -> dict[str, bool] | None:

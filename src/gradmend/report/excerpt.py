@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import linecache
+import re
 import unicodedata
 from dataclasses import dataclass
 
 from gradmend.model import Frame
 
 TAB = 4
+# What would steer a terminal, or turn the order of what follows; tabs and newlines stay.
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _LINES = 6  # a longer expression is cut in the middle
 
 
@@ -20,6 +23,11 @@ class Marked:
     text: str
     start: int
     length: int
+
+
+def harmless(text: str) -> str:
+    """The same text with its control characters spelled out: a program's names and lines may hold any."""
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def source_line(file: str, number: int) -> str | None:
@@ -82,7 +90,7 @@ def expand(text: str) -> str:
             step = TAB - column % TAB
             out.append(" " * step)
             column += step
-        elif unicodedata.category(char) != "Cc":
+        elif unicodedata.category(char) != "Cc" and not _STEERING.match(char):
             out.append(char)
             column += _columns(char)
     return "".join(out).rstrip()

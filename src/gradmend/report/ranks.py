@@ -20,10 +20,14 @@ class Seen:
     ranks: tuple[str, ...]
 
 
-def rank_of(path: str, place: int) -> str:
-    """The rank in a report's name, else its place in the list."""
-    found = _RANK.search(os.path.basename(path))
-    return found[1] if found else str(place)
+def names_of(paths: Sequence[str]) -> list[str]:
+    """Who met it: "rank 0", where all are reports of ranks; else the files, which may be of different runs."""
+    found = [_RANK.search(os.path.basename(path)) for path in paths]
+    ranks = [f"rank {rank[1]}" for rank in found if rank]
+    if len(ranks) == len(paths) == len(set(ranks)):
+        return ranks
+    short = [os.path.basename(path) for path in paths]
+    return short if len(set(short)) == len(short) else list(paths)
 
 
 def agree(sessions: Sequence[tuple[str, Session]]) -> list[Seen]:
@@ -54,7 +58,15 @@ def merged(sessions: Sequence[tuple[str, Session]]) -> Session:
     ]
     outcome: Outcome = max((s.outcome for _, s in sessions), key=_WORST.index, default="clean")
     error = next((s.error for _, s in sessions if s.error), None)
-    return Session(outcome, conflicts, error, {"ranks": {r: s.outcome for r, s in sessions}})
+    return Session(outcome, conflicts, error, {_stat(everybody): {_bare(r): s.outcome for r, s in sessions}})
+
+
+def _stat(names: Sequence[str]) -> str:
+    return "ranks" if _are_ranks(names) else "sessions"
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("rank ")
 
 
 def with_children(session: Session, children: Sequence[tuple[str, Session]]) -> Session:
@@ -77,11 +89,16 @@ def _names(names: Sequence[str]) -> str:
 def told(ranks: Sequence[str], everybody: Sequence[str]) -> str:
     missing = [r for r in everybody if r not in ranks]
     if not missing:
-        return f"all {len(everybody)} ranks agree: each of them met this"
+        return f"all {len(everybody)} {_stat(everybody)} agree: each of them met this"
     return f"{_say(ranks)} met this, {_say(missing)} did not"
 
 
-def _say(ranks: Sequence[str]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]}"
+def _are_ranks(names: Sequence[str]) -> bool:
+    return all(name.startswith("rank ") for name in names)
+
+
+def _say(names: Sequence[str]) -> str:
+    if len(names) > 1 and _are_ranks(names):
+        numbers = [name.removeprefix("rank ") for name in names]
+        return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,8 +25,7 @@ from gradmend.model import (
     TensorInfo,
     Write,
 )
-
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from gradmend.report.excerpt import harmless
 
 
 def read(path: str) -> Session:
@@ -60,7 +58,7 @@ def damaged(path: str) -> Iterator[None]:
 def _shown(value: Any) -> Any:
     """Without what would steer a terminal."""
     if isinstance(value, str):
-        return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+        return harmless(value)
     if isinstance(value, list):
         return [_shown(one) for one in value]
     return {key: _shown(one) for key, one in value.items()} if isinstance(value, dict) else value
@@ -88,6 +86,7 @@ def _conflict(data: dict[str, Any]) -> Conflict:
         backward=Frame(**backward) if backward else None,
         healed_bytes=data.get("healed_bytes", 0),
         times=data.get("times", 1),
+        versions=_versions(data.get("versions")),
         why=data.get("why", ""),
         notes=tuple(data.get("notes", ())),
         help=tuple(data.get("help", ())),
@@ -97,6 +96,13 @@ def _conflict(data: dict[str, Any]) -> Conflict:
         ),
         history=_history(data["history"]) if data.get("history") else None,
     )
+
+
+def _versions(data: Sequence[int] | None) -> tuple[int, int] | None:
+    if data is None:
+        return None
+    now, saved = data
+    return int(now), int(saved)
 
 
 def _history(data: dict[str, Any]) -> History:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gradmend.model import Frame, Span, Story
-from gradmend.report.excerpt import Marked, crop, expand, marked, source_line, width_of
+from gradmend.report.excerpt import Marked, crop, expand, harmless, marked, source_line, width_of
 
 _CODES = {"error": "1;31", "warning": "1;33", "note": "1;36", "healed": "1;32", "gutter": "1;34", "bold": "1"}
 _NARROWEST = 40
@@ -27,10 +27,22 @@ _NARROWEST = 40
 
 def render(story: Story, *, colour: bool, width: int) -> str:
     """The whole story as text, without a newline at its end."""
+    story = _harmless(story)
     spans = [s for s in story.spans if s.frame.line > 0]
     highest = max((max(s.frame.line, s.frame.end_line or 0) for s in spans), default=0)
     page = _Page(story.level, colour, max(width, _NARROWEST), max(2, len(str(highest))))
     return "\n".join(line.rstrip() for line in page.lines(story, spans))
+
+
+def _harmless(story: Story) -> Story:
+    """Names and lines of the program stand in all of its words."""
+    return replace(
+        story,
+        message=harmless(story.message),
+        spans=tuple(replace(s, label=harmless(s.label)) for s in story.spans),
+        notes=tuple(map(harmless, story.notes)),
+        helps=tuple(map(harmless, story.helps)),
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +158,7 @@ def where(frame: Frame) -> str:
         before = (source_line(frame.file, frame.line) or "").encode()[: frame.col]
         column = f":{len(before.decode('utf-8', 'ignore')) + 1}"
     inside = f" in {frame.function}" if frame.function and frame.function != "<module>" else ""
-    return f"{short(frame.file)}:{frame.line}{column}{inside}"
+    return harmless(f"{short(frame.file)}:{frame.line}{column}{inside}")
 
 
 def short(file: str) -> str:

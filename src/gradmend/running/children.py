@@ -26,6 +26,7 @@ from gradmend.model import Session
 from gradmend.own_imports import own_imports
 
 _Process: Any = processes.BaseProcess
+FORKED = "a child of os.fork() is watched, but what it meets is not in the report; a child of multiprocessing is in it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Followed:
 
 def _fail(session: Session, error: BaseException) -> None:
     from gradmend.errors import attached
-    from gradmend.running.frames import leave_out_ours
+    from gradmend.frames import leave_out_ours
 
     if isinstance(error, SystemExit):
         return
@@ -117,7 +118,7 @@ def _leave(session: Session, name: str, folder: str, ended: bool) -> None:
 
 @contextmanager
 def following(orders: Orders) -> Iterator[list[str]]:
-    """Each process that is started from here on is followed. Yields those that can't be, in words."""
+    """Each process that is started from here on is followed. Yields what is not, in words."""
     start = _Process.start
     alone: list[str] = []
 
@@ -161,13 +162,13 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
     if not _listeners or _starting:
         return
     if event == "os.fork":
-        _listeners[-1].append("a child of os.fork(); multiprocessing would be followed")
+        _listeners[-1].append(FORKED)
     elif event == "subprocess.Popen":
         words = args[1] if isinstance(args[1], list | tuple) else [args[1]]
         words = [os.fsdecode(w) if isinstance(w, str | bytes | os.PathLike) else "" for w in words]
         if words and os.path.basename(words[0]).startswith("python") and "_inductor" not in " ".join(words):
             _listeners[-1].append(
-                f"`{' '.join(words[1:3])[:60]}`, a program of its own; start it by `gradmend run`"
+                f"not watched: `{' '.join(words[1:3])[:60]}`, a program of its own; start it by `gradmend run`"
             )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gradmend.model import Conflict, Session
 from gradmend.report.colour import coloured
+from gradmend.report.counts import count
 from gradmend.running.aloud import put
 
 _MOST_STORIES = 5
@@ -104,15 +105,14 @@ def healed_words(conflicts: Sequence[Conflict]) -> str:
     return "; ".join(told)
 
 
-def count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' * (number != 1)}"
-
-
-def say_of_children(children: Sequence[tuple[str, Session]], alone: Sequence[str]) -> None:
+def say_of_children(
+    children: Sequence[tuple[str, Session]], alone: Sequence[str], report: str | None
+) -> None:
     """A line for each process that met something, and one for those that could not be followed."""
+    has_it = f"{report} has it" if report else "with --report OUT.json it is written down"
     for name, session in children[:_MOST_STORIES]:
         rules = ", ".join(dict.fromkeys(c.rule for c in session.conflicts))
         if rules:
-            put(f"gradmend: {name}: {session.outcome}, {rules}; --report OUT.json has it")
+            put(f"gradmend: {name}: {session.outcome}, {rules}; {has_it}")
     for what in dict.fromkeys(alone):
-        put(f"gradmend: not watched: {what}")
+        put(f"gradmend: {what}")

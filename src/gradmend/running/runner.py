@@ -90,13 +90,21 @@ def run_program(options: Options, go: Callable[[], None]) -> int:
             finish()
             with own_imports():
                 output.say(session, stopped_by=end.stopped_by, heals=options.heal)
-        with own_imports():
-            output.say_of_children(children.met(folder), alone)
-            for child in children.lost(folder):
-                put(f"gradmend: not told: {child}")
-            if end == End(0):
-                _say_if_idle(options)
+        if os.getpid() == owner:
+            with own_imports():
+                output.say_of_children(children.met(folder), alone, _shown(options.report or options.html))
+                for child in children.lost(folder):
+                    put(f"gradmend: not told: {child}")
+                if end == End(0):
+                    _say_if_idle(options)
     return end.leave()
+
+
+def _shown(report: str | None) -> str | None:
+    from gradmend.report.terminal import short
+
+    path = torchrun.own_path(report)
+    return short(path) if path else None
 
 
 def _say_if_idle(options: Options) -> None:

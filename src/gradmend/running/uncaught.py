@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Callable
 
 from gradmend.errors import ConflictError, attached, pytorch_says
+from gradmend.frames import leave_out_ours
 from gradmend.own_imports import own_imports
 from gradmend.running.aloud import put
-from gradmend.running.frames import leave_out_ours
 
 
 def raised_by(call: Callable[[], object]) -> BaseException | None:

@@ -11,16 +11,17 @@ import ast
 import linecache
 import os
 import re
+import shlex
 import sys
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from gradmend.folder import is_ours
-from gradmend.model import Conflict
+from gradmend.model import Conflict, Frame
 from gradmend.story import derived, iterations
 from gradmend.story.source import parse, statement_lines
-from gradmend.story.words import WITHOUT_EDIT, after_left, later_words, stepper
+from gradmend.story.words import WITHOUT_EDIT, after_left, common, later_words, stepper
 
 if TYPE_CHECKING:
     from gradmend.fix.source.candidate import Candidate, Project
@@ -74,7 +75,7 @@ def _in_a_later_iteration(conflict: Conflict) -> Conflict | None:
 
 
 def prover(edit: bool = True) -> str:
-    """ "`gradmend fix train.py` tries and proves it", where a script runs."""
+    """ "`gradmend fix train.py` tries edits, and shows one that it proved", where a script runs."""
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     if (
         not script.endswith(".py")
@@ -87,17 +88,24 @@ def prover(edit: bool = True) -> str:
         near = os.path.relpath(script)
     except (OSError, ValueError):
         near = script
-    command = f"`gradmend fix {script if near.startswith('..') else near}`"
-    return (
-        f"{command} tries and proves it" if edit else f"{command} tries edits, and shows one that it proved"
-    )
+    # A program of many ranks is tried as one of one rank: without a launcher it would not start.
+    launcher = ["torchrun", "--nproc-per-node", "1", "-m"] if "TORCHELASTIC_RUN_ID" in os.environ else []
+    command = shlex.join([*launcher, "gradmend", "fix", script if near.startswith("..") else near])
+    edits = "this edit and others" if edit else "edits"  # a reviewer's order: it may show another one
+    return f"`{command}` tries {edits}, and shows one that it proved"
 
 
 def _edit(conflict: Conflict) -> str:
+    write = conflict.writes[0].site.user
+    save = conflict.saved.site.user if conflict.saved is not None else None
+
+    def of(frame: Frame | None, edit: str) -> str:
+        return _filed(edit, frame) if common(write, save, conflict.backward, frame) is None else edit
+
     if conflict.rule in _PARAMETERS or (conflict.saved is not None and conflict.saved.leaf):
         if stepper(conflict.writes[0]) is not None:
             return ""  # which of two programs is meant: derived.stepped() asks
-        return _moved(conflict) or derived.copied_save(conflict)
+        return of(conflict.backward, _moved(conflict)) or of(save, derived.copied_save(conflict))
     if conflict.kind == "silent":
         return ""
     if derived.owned(conflict):
@@ -106,8 +114,20 @@ def _edit(conflict: Conflict) -> str:
         except ImportError:
             edit = _plain_edit(conflict)
         if edit:
-            return edit
-    return derived.flag(conflict) or derived.copied_argument(conflict) or derived.copied_save(conflict)
+            return of(write, edit)
+    if edit := derived.flag(conflict):
+        return of(write, edit)
+    called, edit = derived.copied_argument(conflict)
+    return of(called, edit) or of(save, derived.copied_save(conflict))
+
+
+def _filed(edit: str, frame: Frame | None) -> str:
+    """Where the story spans several files, "line 5" goes with its own."""
+    if frame is None:
+        return edit
+    parts = edit.split("`")  # what stands between backticks is source
+    parts[::2] = [re.sub(r"\bline (?=[0-9])", f"{os.path.basename(frame.file)} line ", p) for p in parts[::2]]
+    return "`".join(parts)
 
 
 def _candidates(conflict: Conflict) -> tuple[Project, list[Candidate]]:

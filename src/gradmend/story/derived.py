@@ -39,16 +39,18 @@ def _made_on(save: Save | None, near: Frame | None, name: str) -> int:
     return frame.line if same and frame is not None and result_name(frame) == name else 0
 
 
-def copied_argument(conflict: Conflict) -> str:
-    """A call writes to what it is given, and nobody reads that afterwards but through its result: give it a copy."""
+def copied_argument(conflict: Conflict) -> tuple[Frame | None, str]:
+    """A call writes to what it is given, and nobody reads that afterwards but through its result: give it a copy. And its line."""
     write, save = conflict.writes[0], conflict.saved
     users = write.site.users
     if save is None or not users:
-        return ""
+        return None, ""
     wanted = _parameter(users[0], write)
-    if wanted is not None:
-        return _copied(users[1], save, lambda call: _argument(call, wanted)) if len(users) > 1 else ""
-    return _copied(users[0], save, lambda call: _named(call, write.tensor.name))
+    if wanted is None:
+        return users[0], _copied(users[0], save, lambda call: _named(call, write.tensor.name))
+    if len(users) == 1:
+        return None, ""
+    return users[1], _copied(users[1], save, lambda call: _argument(call, wanted))
 
 
 def _copied(frame: Frame, save: Save, which: Callable[[ast.Call], ast.expr | None]) -> str:

@@ -34,6 +34,12 @@ def kind_of(finding: Finding) -> Kind:
     return "error" if finding.moved else "silent"
 
 
+def versions_of(finding: Finding) -> tuple[int, int] | None:
+    """At which version the saved tensor is and was, where PyTorch would refuse for that."""
+    now, saved = finding.save.handle._version, finding.save.version
+    return (now, saved) if finding.moved and now != saved else None
+
+
 def link(finding: Finding) -> Conflict:
     entry = finding.save
     if isinstance(entry, Unguarded):
@@ -78,7 +84,7 @@ def _key(
     entry, f = finding.save, finding
     facts = f.cause, f.slot, f.changed, f.read, f.moved, f.kept, f.backward, name, node
     looks = entry.layout, shape_of(entry.handle), entry.handle.dtype, _size(entry)
-    saved = entry.raw, entry.escape, entry.moved(), _is_leaf(finding)
+    saved = entry.raw, entry.escape, entry.moved(), _is_leaf(finding), versions_of(finding)
     writes = tuple((w.raw, w.op, w.layout, w.how, w.moved, name, times) for w, name, times in written)
     left = (entry.scope.policy, entry.scope.left) if f.cause == "left" else None
     return facts, looks, saved, writes, left
@@ -126,6 +132,7 @@ def _link(finding: Finding, knowledge: Knowledge, save: Save, writes: Sequence[W
         backward=backward,
         asked=resolve(finding.backward).users if backward is not None else (),
         healed_bytes=finding.kept if finding.harmful else 0,
+        versions=versions_of(finding),
         why=why(knowledge, save),
         notes=words.notes(finding, save, writes, escape),
         help=words.after_left(entry.scope.policy) if finding.cause == "left" else words.helps(rule, kind),

@@ -346,8 +346,9 @@ class Ledger:
         if timeline is None:
             return
         for save in timeline.saves():
-            if save.print is None:
+            if save.escape is None:
                 save.escape = site
+            if save.print is None:
                 value = self.value(save)
                 save.print = escapes.fingerprint(save.handle if value is None else value)
 

@@ -50,6 +50,8 @@ EXAMPLES = {
     "getitem": "x[labels]",
     "setitem": "x.clone().index_put_((labels,), gain)",
 }
+# Modules that no function stands for: their weights are theirs.
+_MODULES = {"lstm": "nn.LSTM(3, 2)", "gru": "nn.GRU(3, 2)", "rnn": "nn.RNN(3, 2)"}
 _SHAPES = ((2, 3), (3, 3), (3,), (1, 2, 4, 4), (2, 3, 4))
 
 
@@ -139,6 +141,8 @@ def _candidates(op: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
             for said in spoken.get(name, [] if name in taken else [name])
         }
         yield told, inputs, lambda: eval(call, names)  # one of our own lines above
+    if op in _MODULES:
+        yield _of_module(_MODULES[op])
     if op.startswith("_"):
         return  # internals trust their arguments, and may crash on ours
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{op}"):
@@ -152,6 +156,18 @@ def _candidates(op: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
             inputs, args, kwargs, shown = filled
             overload = getattr(getattr(torch.ops.aten, op), schema.overload_name or "default")
             yield f"torch.ops.aten.{op}({shown})", inputs, lambda f=overload, a=args, k=kwargs: f(*a, **k)
+
+
+def _of_module(made: str) -> tuple[str, dict[str, Any], Any]:
+    """A call of a module that returns its output, and a state or several."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    # As people run it: on a CPU, oneDNN takes single precision only, and keeps more.
+    module = eval(made, {"nn": torch.nn})
+    given = _ramp(2, 1, 3).detach().float().requires_grad_()
+    inputs = {"input": given, **dict(module.named_parameters())}
+    return f"{made}(input)", inputs, lambda: tree_leaves(module(given))
 
 
 def _in_its_words(call: str) -> tuple[str, dict[str, list[str]]]:

@@ -22,7 +22,11 @@ _PREFIX = re.compile(
     r"^(?:torch\.nn\.functional\.|torch\.Tensor\.|torch\.ops\.aten\.|torch\.|"
     r"nn\.functional\.|Tensor\.|tensor\.|F\.|aten::|aten\.|x\.|\.)"
 )
-_MODULES = {"CrossEntropyLoss": "cross_entropy", "MultiheadAttention": "scaled_dot_product_attention"}
+_MODULES = {
+    "CrossEntropyLoss": "cross_entropy",
+    "MultiheadAttention": "scaled_dot_product_attention",
+    **{name: name.lower() for name in ("LSTM", "GRU", "RNN")},
+}
 
 _NODE_NOTES = {
     "CopySlices": "A view was written in place: this node passes the gradient on to the base, and hides the op that wrote.",
@@ -55,13 +59,21 @@ def normalise(name: str) -> tuple[str, bool]:
         inplace = bare.startswith("i") and bare not in ("invert",)
         bare = bare[1:] if inplace else bare
         return _SYMBOLS.get(bare, bare), inplace
-    if name.startswith("nn."):
-        return _functional(name[3:]), False
+    if name.startswith("nn.") or (name[:1].isupper() and _module(name)):
+        return _functional(name.removeprefix("nn.")), False
     name = re.sub(r"^(linalg|special|fft)\.", lambda m: m.group(0)[:-1] + "_", name)
     if not name.startswith("_"):
         name = name.partition(".")[0]
     inplace = name.endswith("_") and not name.endswith("__")
     return name.rstrip("_") if inplace else name, inplace
+
+
+def _module(name: str) -> bool:
+    """Is it one of torch.nn: "LSTM"?"""
+    import torch
+
+    kind = getattr(torch.nn, name, None)
+    return isinstance(kind, type) and issubclass(kind, torch.nn.Module)
 
 
 def _functional(module: str) -> str:
@@ -105,6 +117,11 @@ def _saves(op: str) -> Knowledge:
         measured = measure(name)
     if measured is not None:
         return Knowledge(shown, (), inplace, measured, note=_made_of(shown, measured.nodes))
+    if _module(name):
+        raise UnknownOp(
+            f"nn.{name} is a module made of others: ask for those that it calls, for example nn.Linear or "
+            "F.scaled_dot_product_attention"
+        )
     if not _exists(name, inplace):
         close = get_close_matches(name, _all_names(), n=3, cutoff=0.6)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
@@ -126,7 +143,7 @@ def _exists(name: str, inplace: bool) -> bool:
 
     homes = (torch, torch.nn.functional, torch.Tensor, torch.special, torch.linalg, torch.fft)
     names = {name, f"{name}_"} if inplace else {name}
-    return any(hasattr(home, n) for home in homes for n in names) or any(
+    return any(callable(getattr(home, n, None)) for home in homes for n in names) or any(
         torch._C._jit_get_schemas_for_operator(f"aten::{n}") for n in names
     )
 
