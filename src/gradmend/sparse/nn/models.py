@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,12 +75,10 @@ def _read(store: Any, keys: list[str]) -> list[bytes]:
 def _release(most: int, device: torch.device, group: Any) -> None:
     """Ranks without sparse weights are on their way to DDP's own comparison: they are met there with another number of
     parameters than any has, and so DDP tells them that models differ."""
-    from torch import distributed as dist
+    from torch.distributed.utils import _verify_param_shape_across_processes
 
-    try:
-        dist._verify_params_across_processes(group, [torch.zeros(1, device=device)] * (most + 1), None)
-    except RuntimeError:
-        pass  # what is the matter is said by our own error
+    with suppress(RuntimeError):  # what is the matter is said by our own error
+        _verify_param_shape_across_processes(group, [torch.zeros(1, device=device)] * (most + 1))
 
 
 def _told(weight: list[Any] | None) -> str:
