@@ -180,6 +180,34 @@ def rigl_grows_alike_on_all_ranks() -> None:
     same(net.weight.values, alone.weight.values)
 
 
+class Chosen(nn.Module):
+    """Only some ranks use the second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SparseLinear(12, 12, 0.3), SparseLinear(12, 12, 0.3)
+
+    def forward(self, x: Tensor, both: bool) -> Tensor:
+        h = self.first(x)
+        return self.second(h) if both else h
+
+
+@check
+def rigl_grows_what_some_ranks_have_not_used() -> None:
+    torch.manual_seed(0)
+    net = Chosen()
+    alone = copy.deepcopy(net)
+    ddp, x = DDP(net, find_unused_parameters=True), torch.randn(16, 12)
+    ours, single = RigL(ddp, None, every=1), RigL(alone, None, every=1)
+    ddp(share(x), dist.get_rank() == 0).square().sum().backward()
+    for i, part in enumerate(x.chunk(world())):
+        alone(part, i == 0).square().sum().backward()
+    assert ours.step() and single.step()
+    assert net.first.weight.pattern == alone.first.weight.pattern
+    assert net.second.weight.pattern == alone.second.weight.pattern
+    refused("no gradient was seen", ours.step)
+
+
 @check
 def rows_are_sharded_and_halos_exchanged() -> None:
     g = torch.Generator().manual_seed(0)
@@ -315,8 +343,8 @@ def ranks_take_one_pattern_and_notice_when_they_part() -> None:
     first = mine.clone()
     dist.broadcast(first, 0)
     assert torch.equal(mine, first)  # before any forward
-    sizes = [(16, 16 + other) for other in range(world())]
-    refused(f"in the sizes {sizes}", lambda: DDP(SparseLinear(16 + rank, 16, 0.1)))
+    told = "rank 0 has 'weight' of (16, 16) in float32 where rank 1 has 'weight' of (16, 17) in float32"
+    refused(told, lambda: DDP(SparseLinear(16 + rank, 16, 0.1)))
     g = torch.Generator().manual_seed(5)
     X, Y = torch.randn(8, 16, generator=g), torch.randn(8, 16, generator=g)
     optimizer = torch.optim.SGD(m.parameters(), 0.1)

@@ -97,3 +97,21 @@ def test_a_rank_that_dies_leaves_a_checkpoint_that_loads(folder: Path) -> None:
     assert (folder / "killed" / "step-000000000006.partial").exists()
     for rank, said in enumerate(told(folder, "again", 2)):
         assert said["load:killed"] == "ok", f"rank {rank}: {said['load:killed']}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "count"), [("differing", 6), ("alone", 1)])
+def test_models_that_differ_are_told_on_every_rank(tmp_path: Path, task: str, count: int) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(WORKER.with_name("models_worker.py")), str(tmp_path), task],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, last_words(done)
+    for rank in range(2):
+        said = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert len(said) == count and set(said.values()) == {"ok"}, (rank, said)

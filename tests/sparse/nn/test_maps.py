@@ -267,3 +267,25 @@ def test_wrong_maps_are_told() -> None:
         StridedConv2d(5, 2, 20, **F64)(x)
     with pytest.raises(SparseError, match="stride is a whole number"):
         StridedConv2d(5, 2, stride=0)
+
+
+def test_a_sequence_knows_who_sees_features() -> None:
+    torch.manual_seed(0)
+    x = a_map(2)
+    norm, spectral = nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm
+    for wrap in (norm, spectral, lambda layer: layer):
+        conv, linear = wrap(SubmanifoldConv2d(5, 4, **F64)).eval(), wrap(nn.Linear(4, 3, **F64)).eval()
+        inner = nn.Sequential(
+            nn.ReLU(), nn.Sequential(conv, nn.BatchNorm1d(4, **F64).eval()), nn.Tanh(), linear
+        )
+        got = MapSequential(nn.Identity(), inner, MapGlobalPool("sum"), nn.Linear(3, 2, **F64))
+        h = conv(x.map(torch.relu)).map(inner[1][1]).map(torch.tanh).map(linear)
+        torch.testing.assert_close(got(x), got[3](MapGlobalPool("sum")(h)))
+    plain = nn.Sequential(nn.Linear(5, 3, **F64), nn.ReLU())
+    seen: list[Any] = []
+    plain.register_forward_hook(lambda module, args, out: seen.append(args[0].shape))
+    assert MapSequential(plain)(x).channels == 3 and seen == [x.features.shape]
+    mixed = nn.Sequential(SubmanifoldConv2d(5, 4, **F64), nn.ReLU())
+    mixed.register_forward_hook(lambda module, args, out: None)
+    with pytest.raises(SparseError, match="make it a MapSequential"):
+        MapSequential(mixed)(x)

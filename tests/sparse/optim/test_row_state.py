@@ -197,7 +197,7 @@ def test_a_saved_state_of_another_table_is_refused() -> None:
     table(torch.tensor([9])).sum().backward()
     optimizer.step()
     other = RowAdam(nn.Embedding(5, 4, sparse=True).parameters())
-    with pytest.raises(SparseError, match="of other rows"):
+    with pytest.raises(SparseError, match="its rows go from 9 to 9, and the parameter has 5"):
         other.load_state_dict(optimizer.state_dict())
     assert not other.state
 
@@ -210,3 +210,35 @@ def test_grouping_is_that_of_a_sort() -> None:
         assert torch.equal(got.rows[got.each], index)
     with pytest.raises(SparseError, match="rows go from"):
         grouping.grouped(torch.tensor([3, 9]), 9)
+
+
+def test_a_dense_gradient_pays_the_decay_that_rows_have_missed() -> None:
+    """Against AdamW, with gradients of zero: decay alone moves the rows."""
+    table, dense = (nn.Parameter(torch.ones(4, 2, dtype=torch.float64)) for _ in range(2))
+    ours = RowAdamW([table], lr=0.1, weight_decay=0.5)
+    theirs = torch.optim.AdamW([dense], lr=0.1, weight_decay=0.5)
+    for i, index in enumerate([[0], [0, 2], None, [1], None, None, [3]]):
+        values = torch.zeros(len(index or ()), 2, dtype=torch.float64)
+        named = torch.sparse_coo_tensor(
+            torch.tensor([index or []]).long(), values, (4, 2), check_invariants=True
+        )
+        table.grad = torch.zeros_like(table) if index is None else named
+        dense.grad = torch.zeros_like(dense)
+        for optimizer in (ours, theirs):
+            optimizer.param_groups[0]["lr"] = 0.1 / (i + 1)
+            optimizer.step()
+        if index is None:
+            torch.testing.assert_close(table, dense)
+    ours.settle()
+    torch.testing.assert_close(table, dense)
+
+
+def test_a_dense_gradient_after_decay_became_too_large_to_be_lazy() -> None:
+    table = nn.Parameter(torch.ones(2, 1))
+    optimizer = RowAdamW([table], lr=0.1, weight_decay=0.5)
+    table.grad = torch.sparse_coo_tensor([[0]], torch.zeros(1, 1), (2, 1), check_invariants=True)
+    optimizer.step()
+    optimizer.param_groups[0].update(decay="touched", weight_decay=20.0)
+    table.grad = torch.zeros(2, 1)
+    optimizer.step()
+    torch.testing.assert_close(table.detach(), torch.full((2, 1), -0.95))

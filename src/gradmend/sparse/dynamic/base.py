@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradmend.sparse.dynamic.carry import Optimizers, repattern
+from gradmend.sparse.dynamic.carry import Optimizers, check_free, repattern
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.nn.weight import SparseWeight
@@ -21,7 +21,9 @@ from gradmend.sparse.places import unlinear
 class PatternScheduler:
     """Call `step()` once for each training step, after `backward()`; every `every` steps patterns change.
 
-    Under DistributedDataParallel all ranks change alike: rank 0 says how.
+    Under DistributedDataParallel all ranks change alike: rank 0 says how. Weights that are frozen in that step
+    (`requires_grad_(False)`) are left alone. All new patterns are found before the first weight takes its own: a step
+    that raises has changed nothing.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizers, every: int, until: int | None) -> None:
@@ -38,20 +40,27 @@ class PatternScheduler:
 
     def step(self) -> bool:
         """True if patterns have changed."""
-        self.count += 1
-        due = self.count % self.every == 0 and (self.until is None or self.count <= self.until)
-        if due:
-            for number, weight in enumerate(self.weights):
-                pattern = self._agreed(self._next(number, weight), weight)
-                repattern(weight, pattern, self.optimizer)
-        return due
+        after = self.count + 1
+        if not self._due(after):
+            self.count = after
+            return False
+        moving = [(n, w) for n, w in enumerate(self.weights) if w.values.requires_grad]
+        for _, weight in moving:
+            check_free(weight)
+        found = [self._agreed(self._next(n, w, after), w) for n, w in moving]
+        for (_, weight), pattern in zip(moving, found, strict=True):
+            repattern(weight, pattern, self.optimizer)
+        self.count = after
+        return bool(moving)
+
+    def _due(self, step: int) -> bool:
+        return step % self.every == 0 and (self.until is None or step <= self.until)
 
     @property
     def due_next(self) -> bool:
-        after = self.count + 1
-        return after % self.every == 0 and (self.until is None or after <= self.until)
+        return self._due(self.count + 1)
 
-    def _next(self, number: int, weight: SparseWeight) -> Pattern:
+    def _next(self, number: int, weight: SparseWeight, step: int) -> Pattern:
         raise NotImplementedError
 
     def _agreed(self, pattern: Pattern, weight: SparseWeight) -> Pattern:
@@ -70,7 +79,18 @@ class PatternScheduler:
         return {"count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = int(state["count"])
+        """What `state_dict` gave; other state is an error, and nothing is loaded."""
+        self._check_state(state)
+        self.count = state["count"]
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        if not isinstance(state, dict) or not isinstance(state.get("count"), int) or state["count"] < 0:
+            raise SparseError("the saved state of a scheduler holds no count of its steps.")
+        if strange := sorted(str(key) for key in state.keys() - self.state_dict().keys()):
+            raise SparseError(
+                f"the saved state holds {', '.join(strange)}, which {type(self).__name__} does not have: it is of another "
+                f"scheduler."
+            )
 
 
 def without_weakest(weight: SparseWeight, count: int) -> Tensor:

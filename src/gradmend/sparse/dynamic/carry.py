@@ -21,8 +21,7 @@ def repattern(weight: SparseWeight, pattern: Pattern, optimizer: Optimizers = No
 
     The Parameter stays the same object, so that optimizers go on holding it.
     """
-    if "values" not in weight._parameters:
-        raise SparseError("the values are computed from others (pruned or parametrized): undo that first.")
+    check_free(weight)
     if pattern.size != weight.pattern.size:
         raise PatternError(f"the new pattern is {pattern.size}, and the weight {weight.pattern.size}.")
     pattern = pattern.canonical().to(weight.values.device)
@@ -56,6 +55,12 @@ def repattern(weight: SparseWeight, pattern: Pattern, optimizer: Optimizers = No
     param.grad = grad
     for (_, state), new in zip(states, moved, strict=True):
         state.update(new)
+
+
+def check_free(weight: SparseWeight) -> None:
+    """Its values are a Parameter, which can take other places."""
+    if "values" not in weight._parameters:
+        raise SparseError("the values are computed from others (pruned or parametrized): undo that first.")
 
 
 def _each(optimizer: Optimizers) -> list[torch.optim.Optimizer]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from gradmend.sparse.dynamic.base import PatternScheduler, of_keys, without_weakest
@@ -37,7 +39,22 @@ class GradualMagnitude(PatternScheduler):
         left = 1 - min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
         return self.density + (first - self.density) * left**3
 
-    def _next(self, number: int, weight: SparseWeight) -> Pattern:
-        wanted = round(self.density_at(self.count, self.first[number]) * weight.pattern.numel)
+    def _next(self, number: int, weight: SparseWeight, step: int) -> Pattern:
+        wanted = round(self.density_at(step, self.first[number]) * weight.pattern.numel)
         kept = without_weakest(weight, max(weight.pattern.nnz - wanted, 0))
         return of_keys(kept, weight.pattern.size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the densities that pruning began from: a model that is loaded first has fewer entries by then."""
+        return {**super().state_dict(), "first": list(self.first)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.first = list(state.get("first", self.first))
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        if len(first := state.get("first", self.first)) != len(self.first):
+            raise SparseError(
+                f"the saved state is of {len(first)} sparse weights, and there are {len(self.first)}."
+            )

@@ -41,15 +41,15 @@ class SET(PatternScheduler):
         super().__init__(model, optimizer, every, until)
         self.fraction, self.generator = fraction, generator
 
-    def _count(self, weight: SparseWeight) -> int:
+    def _count(self, weight: SparseWeight, step: int) -> int:
         share = self.fraction
         if self.until is not None:
-            share *= 0.5 * (1 + math.cos(math.pi * min(self.count / self.until, 1.0)))
+            share *= 0.5 * (1 + math.cos(math.pi * min(step / self.until, 1.0)))
         pattern = weight.pattern
         return min(int(share * pattern.nnz), pattern.numel - pattern.nnz)
 
-    def _next(self, number: int, weight: SparseWeight) -> Pattern:
-        count = self._count(weight)
+    def _next(self, number: int, weight: SparseWeight, step: int) -> Pattern:
+        count = self._count(weight, step)
         size, kept = weight.pattern.size, without_weakest(weight, count)
         new = of_keys(kept, size).missing(count, self.generator)
         return of_keys(torch.cat([kept, new.keys()]), size)
@@ -57,6 +57,13 @@ class SET(PatternScheduler):
     def state_dict(self) -> dict[str, Any]:
         drawn = None if self.generator is None else self.generator.get_state()
         return {**super().state_dict(), "generator": drawn}
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        super()._check_state(state)
+        if self.generator is None and state.get("generator") is not None:
+            raise SparseError(
+                "the saved scheduler drew from a generator, and this one has none: pass generator=."
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -80,8 +87,15 @@ class RigL(SET):
         fraction: float = 0.3,
     ) -> None:
         super().__init__(model, optimizer, every=every, until=until, fraction=fraction)
-        homes = {id(child): layer for layer in model.modules() for child in layer.children()}
-        self.watchers = [scores.Watcher(homes.get(id(weight), weight)) for weight in self.weights]
+        homes: dict[int, list[nn.Module]] = {}
+        for layer in model.modules():
+            for child in layer.children():
+                homes.setdefault(id(child), []).append(layer)
+        of_each = [homes.get(id(weight), [weight]) for weight in self.weights]
+        for layers, weight in zip(of_each, self.weights, strict=True):
+            if weight.values.requires_grad:
+                scores.check_layers(layers)
+        self.watchers = [scores.Watcher(layers) for layers in of_each]
         self._arm()
 
     def _arm(self) -> None:
@@ -89,16 +103,17 @@ class RigL(SET):
             watcher.armed = self.due_next
 
     def step(self) -> bool:
-        changed = super().step()
+        changed = super().step()  # keeps what was seen if it raises
         for watcher in self.watchers:
             watcher.seen.clear()
         self._arm()
         return changed
 
-    def _next(self, number: int, weight: SparseWeight) -> Pattern:
-        count = self._count(weight)
+    def _next(self, number: int, weight: SparseWeight, step: int) -> Pattern:
+        count = self._count(weight, step)
         size, kept = weight.pattern.size, without_weakest(weight, count)
-        new = scores.strongest(self.watchers[number].take(), kept, size, count, self.group)
+        pairs = scores.seen_by_all(self.watchers[number].pairs(), weight.values, size, self.group)
+        new = scores.strongest(pairs, kept, size, count, self.group)
         return of_keys(torch.cat([kept, new]), size)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradmend.sparse.errors import PatternError
+from gradmend.sparse.nn import models
 from gradmend.sparse.pattern import Pattern
 
 if TYPE_CHECKING:
@@ -54,35 +55,31 @@ def mark_of(weight: SparseWeight) -> list[int]:
     return found[1]
 
 
-def agree(module: nn.Module, group: Any) -> None:
+def agree(module: nn.Module, group: Any, verified: bool = True) -> None:
     """Every sparse weight of the module takes rank 0's places, whatever their number."""
     from torch import distributed as dist
 
     from gradmend.sparse.nn.weight import SparseWeight
 
-    if dist.get_world_size(group) == 1:
+    if dist.get_world_size(group) == 1 or dist.get_backend(group) == "fake":
         return
-    for name, weight in module.named_modules():
-        if isinstance(weight, SparseWeight) and not weight.values.is_meta:
-            _agree(name, weight, group)
+    weights = {
+        name: m for name, m in module.named_modules() if isinstance(m, SparseWeight) and not m.values.is_meta
+    }
+    models.compare(module, weights, group, verified)
+    for weight in weights.values():
+        _agree(weight, group)
 
 
-def _agree(name: str, weight: SparseWeight, group: Any) -> None:
+def _agree(weight: SparseWeight, group: Any) -> None:
     from torch import distributed as dist
 
-    device, first = weight.values.device, dist.get_global_rank(group, 0)
-    size = weight._pattern.size
-    mine = torch.tensor([*mark_of(weight), len(size), *size, *[0] * (8 - len(size))], device=device)
+    first, size = dist.get_global_rank(group, 0), weight._pattern.size
+    mine = torch.tensor(mark_of(weight), device=weight.values.device)
     marks = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(marks, mine, group=group)
-    found = {tuple(m.tolist()) for m in marks}
-    if len(found) == 1:
+    if all(torch.equal(mark, mine) for mark in marks):
         return
-    if len({m[2:] for m in found}) > 1:
-        sizes = sorted({m[3 : 3 + m[2]] for m in found})
-        raise PatternError(
-            f"ranks have the sparse weight {name!r} in the sizes {sizes}: build one model on all."
-        )
     places = weight.pattern._indices.new_empty(len(size), int(marks[0][0]))
     if dist.get_rank(group) == 0:
         places.copy_(weight.pattern._indices)
@@ -102,7 +99,8 @@ def install() -> None:
 
         if dist.is_available() and dist.is_initialized() and isinstance(module, nn.Module):
             mesh, group = kwargs.get("device_mesh"), kwargs.get("process_group")
-            agree(module, group or (mesh.get_group(mesh_dim=0) if mesh is not None else dist.group.WORLD))
+            group = group or (mesh.get_group(mesh_dim=0) if mesh is not None else dist.group.WORLD)
+            agree(module, group, kwargs.get("init_sync", True))
         plain(self, module, *args, **kwargs)
 
     DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]

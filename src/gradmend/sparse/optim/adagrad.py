@@ -10,14 +10,17 @@ from torch import Tensor
 from gradmend.sparse.kernels import rows
 from gradmend.sparse.kernels.rows import Touched
 from gradmend.sparse.optim.base import Group, RowOptimizer
-from gradmend.sparse.optim.slots import State
+from gradmend.sparse.optim.slots import State, real
 
 
 class RowAdagrad(RowOptimizer):
     """torch.optim.Adagrad's steps; weight decay is allowed with sparse gradients, and shrinks the rows touched.
 
-    `by_row`: one number of state for each row, the mean of its squares, as recommenders often have it.
+    `by_row`: one number of state for each row, the mean of its squares, as recommenders often have it. Complex numbers
+    are pairs of real ones, as torch's dense steps have them.
     """
+
+    _NAMES = ("sum",)
 
     def __init__(
         self,
@@ -46,14 +49,15 @@ class RowAdagrad(RowOptimizer):
 
     def _rows(self, param: Tensor, grad: Touched, state: State, group: Group) -> None:
         slots = self._state_of(param, grad, state, group)
-        rows.adagrad(param, grad, slots, state["sum"], **self._numbers(state, group))
+        rows.adagrad(real(param), grad, slots, real(state["sum"]), **self._numbers(state, group))
 
     def _dense(self, param: Tensor, grad: Tensor, state: State, group: Group) -> None:
         self._whole_state(param, state, group)
         given = self._numbers(state, group)
-        total = state["sum"]
+        by_row = self._BY_ROW and param.dim() > 1
+        param, grad, total = real(param), real(grad), real(state["sum"])
         param.mul_(given["keep"])
-        if self._BY_ROW and param.dim() > 1:
+        if by_row:
             total.add_(grad.square().flatten(1).mean(1))
             below = total.sqrt().add_(given["eps"]).view(-1, *[1] * (param.dim() - 1))
             param.addcdiv_(grad, below.expand_as(grad), value=-given["size"])

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradmend.sparse.kernels import rows
 from gradmend.sparse.kernels.rows import Touched
 from gradmend.sparse.optim.base import Group, RowOptimizer
-from gradmend.sparse.optim.slots import State, untouched
+from gradmend.sparse.optim.slots import State, real, untouched
 
 _CHUNK = 1 << 20  # rows that settle() takes at once
 
@@ -23,11 +23,14 @@ class RowAdam(RowOptimizer):
     The two differ in eps: Adam adds it to the root of the corrected second moment, SparseAdam to that of the raw one.
     `weight_decay` is AdamW's. On sparse gradients it shrinks the rows touched, once each time they are
     (`decay="touched"`), or by all that they have missed since (`decay="lazy"`): then `settle()` brings all rows to where
-    AdamW's decay would have them.
+    AdamW's decay would have them. Complex numbers are pairs of real ones, as in torch.optim.Adam.
 
     >>> table = torch.nn.Embedding(1000, 16, sparse=True)
     >>> optimizer = RowAdam(table.parameters(), lr=1e-3, weight_decay=0.01)
     """
+
+    _NAMES = ("exp_avg", "exp_avg_sq")
+    _WHOLE = ("last", "decayed")
 
     def __init__(
         self,
@@ -70,11 +73,11 @@ class RowAdam(RowOptimizer):
         slots = self._state_of(param, grad, state, group)
         keeps = self._missed(param, grad.rows, state, keep) if self._lazy(group) else None
         rows.adam(
-            param,
+            real(param),
             grad,
             slots,
-            state["exp_avg"],
-            state["exp_avg_sq"],
+            real(state["exp_avg"]),
+            real(state["exp_avg_sq"]),
             beta1=beta1,
             beta2=beta2,
             eps=group["eps"],
@@ -99,26 +102,28 @@ class RowAdam(RowOptimizer):
         """With `decay="lazy"`: shrinks every row by what it has missed. For evaluation, and before saving the table."""
         for group in self.param_groups:
             for param in group["params"]:
-                state = self.state.get(param, {})
-                if "last" not in state:
-                    continue
-                for part, last in zip(param.split(_CHUNK), state["last"].split(_CHUNK), strict=True):
-                    keeps = (state["decayed"] - last).exp_().to(param.dtype)
-                    part.mul_(keeps.view(-1, *[1] * (param.dim() - 1)))
-                state["last"].fill_(state["decayed"])
+                self._settle(param, self.state.get(param, {}))
+
+    def _settle(self, param: Tensor, state: State) -> None:
+        if "last" not in state:
+            return
+        for part, last in zip(param.split(_CHUNK), state["last"].split(_CHUNK), strict=True):
+            keeps = (state["decayed"] - last).exp_().to(param.dtype)
+            part.mul_(keeps.view(-1, *[1] * (param.dim() - 1)))
+        state["last"].fill_(state["decayed"])
 
     def _dense(self, param: Tensor, grad: Tensor, state: State, group: Group) -> None:
         self._whole_state(param, state, group)
+        self._settle(param, state)
         first, second, keep = self._corrected(state, group)
         beta1, beta2 = group["betas"]
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        param, grad = real(param), real(grad)
+        mean, square = real(state["exp_avg"]), real(state["exp_avg_sq"])
         # torch.optim.Adam's own operations in their order, so that not a bit differs; decay as AdamW has it.
-        if "last" in state:
-            self._missed(param, torch.arange(param.shape[0], device=param.device), state, keep)
         if group["weight_decay"] != 0:
             param.mul_(keep)
         mean.lerp_(grad, 1 - beta1)
-        square.mul_(beta2).addcmul_(grad, grad.conj(), value=1 - beta2)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         below = (square.sqrt() / second**0.5).add_(group["eps"])
         param.addcdiv_(mean, below, value=-(float(group["lr"]) / first))
 

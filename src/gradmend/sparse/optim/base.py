@@ -11,6 +11,7 @@ from torch import Tensor
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels import rows as kernel
 from gradmend.sparse.kernels.rows import Touched
+from gradmend.sparse.optim import fitting
 from gradmend.sparse.optim import slots as slotted
 from gradmend.sparse.optim.slots import Slots, State
 
@@ -25,7 +26,9 @@ class RowOptimizer(torch.optim.Optimizer):
     an error before any parameter has changed (`error_if_nonfinite=False`: numbers are taken as they are).
     """
 
-    _BY_ROW: tuple[str, ...] = ()  # state of one number a row
+    _NAMES: tuple[str, ...] = ()  # the state that rows have
+    _BY_ROW: tuple[str, ...] = ()  # those of one number a row
+    _WHOLE: tuple[str, ...] = ()  # what lazy decay remembers, of all rows together
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         for name, low in (("lr", 0.0), ("eps", 0.0), ("weight_decay", 0.0)):
@@ -52,7 +55,7 @@ class RowOptimizer(torch.optim.Optimizer):
         return loss
 
     def _checked(self) -> list[tuple[Group, Tensor, Tensor | Touched]]:
-        """All gradients of this step, after each has been looked at."""
+        """All gradients of this step, after each has been looked at, and the state with it."""
         found: list[tuple[Group, Tensor, Tensor | Touched]] = []
         for number, group in enumerate(self.param_groups):
             self._check_numbers(group)
@@ -60,6 +63,12 @@ class RowOptimizer(torch.optim.Optimizer):
                 if param.grad is None:
                     continue
                 grad = _fitting(param, param.grad)
+                if why := self._misfit(param):
+                    raise SparseError(
+                        f"the state of parameter {place} of group {number}, of the shape {tuple(param.shape)}, does not "
+                        f"fit it any more: {why}; no parameter was changed. Make a new optimizer for a parameter that "
+                        f"was made longer or shorter."
+                    )
                 if group["error_if_nonfinite"] and not kernel.finite(
                     grad.values if isinstance(grad, Touched) else grad
                 ):
@@ -70,6 +79,12 @@ class RowOptimizer(torch.optim.Optimizer):
                     )
                 found.append((group, param, grad))
         return found
+
+    def _misfit(self, param: Tensor) -> str | None:
+        slots = self._slots.get(param)
+        if slots is not None and slots.total != param.shape[0]:
+            return f"it is of {slots.total} rows"
+        return fitting.misfit(self.state.get(param, {}), param, self._NAMES, self._BY_ROW)
 
     def _check_numbers(self, group: Group) -> None:
         """Schedulers change a group's numbers: what a step can't take is an error here."""
@@ -110,43 +125,69 @@ class RowOptimizer(torch.optim.Optimizer):
             slotted.spread(state, self._slots_of(param, state), param.shape[0], fills)
         for name, fill in fills.items():
             if name not in state:
-                if name in self._BY_ROW:
-                    state[name] = torch.full(param.shape[:1], fill, dtype=param.dtype, device=param.device)
+                shape, dtype = slotted.shape_of(param, name in self._BY_ROW)
+                if shape == param.shape:
+                    room = torch.empty_like(param, memory_format=torch.preserve_format)
                 else:
-                    state[name] = torch.full_like(param, fill, memory_format=torch.preserve_format)
+                    room = torch.empty(shape, dtype=dtype, device=param.device)
+                state[name] = slotted.filled(room, fill)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's; the state of rows is cut to those that have some, with their numbers in `rows`."""
         made = super().state_dict()
-        order = [(p, group) for group in self.param_groups for p in group["params"]]
+        order = [p for group in self.param_groups for p in group["params"]]
         for number, state in list(made["state"].items()):
             if "rows" in state:
-                param, group = order[number]
-                made["state"][number] = self._cut(param, group, state)
+                made["state"][number] = self._cut(order[number], state)
         return made
 
-    def _cut(self, param: Tensor, group: Group, state: State) -> State:
+    def _cut(self, param: Tensor, state: State) -> State:
         count = self._slots_of(param, state).count
-        by_slot = {name: state[name][:count].clone() for name in ("rows", *self._fills(group))}
+        by_slot = {name: state[name][:count].clone() for name in ("rows", *self._NAMES)}
         return {**state, **by_slot}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        ids = [i for group in state_dict["param_groups"] for i in group["params"]]
-        params = [(p, group) for group in self.param_groups for p in group["params"]]
+        """As torch's; state of other parameters or of another optimizer is an error, and nothing is loaded."""
         kept: dict[Tensor, State] = {}
-        if len(ids) == len(params):  # torch says so itself if not
-            for number, (param, group) in zip(ids, params, strict=True):
-                state = state_dict["state"].get(number, {})
-                if "rows" in state:
-                    slotted.check_loaded(state, param, tuple(self._fills(group)))
-                    kept[param] = state
-        super().load_state_dict(state_dict)
+
+        def look(_: torch.optim.Optimizer, given: dict[str, Any]) -> None:
+            kept.update(self._looked_at(given))
+
+        last = self.register_load_state_dict_pre_hook(
+            look
+        )  # after the user's hooks, which may adapt the state
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            last.remove()
         self._slots.clear()
         for param, state in kept.items():
             # torch casts all state to the parameter's dtype: whole numbers and doubles are taken as they were.
-            for name in ("rows", "last"):
+            for name, dtype in (("rows", torch.int64), ("last", torch.float64)):
                 if name in state:
-                    self.state[param][name] = state[name].to(param.device, copy=True)
+                    self.state[param][name] = state[name].to(param.device, dtype, copy=True)
+
+    def _looked_at(self, given: dict[str, Any]) -> dict[Tensor, State]:
+        """The state of each parameter, after all of it was held against this optimizer."""
+        if not isinstance(given.get("param_groups"), list) or not isinstance(given.get("state"), dict):
+            raise _unfit("it holds no param_groups and state, as state_dict() gives them")
+        groups: list[Group] = given["param_groups"]
+        found: dict[Tensor, State] = {}
+        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
+            return found  # torch says so itself
+        for number, (saved, group) in enumerate(zip(groups, self.param_groups, strict=True)):
+            if missing := sorted(self.defaults.keys() - saved.keys()):
+                raise _unfit(f"group {number} has no {', '.join(missing)}: it is of another optimizer")
+            for place, (key, param) in enumerate(zip(saved["params"], group["params"], strict=True)):
+                state = given["state"].get(key)
+                if not state:
+                    continue
+                why = fitting.misfit_loaded(state, param, self._NAMES, self._BY_ROW, self._WHOLE)
+                if why:
+                    of = f"parameter {place} of group {number}, of the shape {tuple(param.shape)}"
+                    raise _unfit(f"of {of}, {why}")
+                found[param] = state
+        return found
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._slots = {}
@@ -158,15 +199,27 @@ class RowOptimizer(torch.optim.Optimizer):
             for param in group["params"]:
                 state = self.state.get(param, {})
                 if "rows" in state:  # a copy numbers its slots by what `rows` holds
-                    state.update(self._cut(param, group, state))
+                    state.update(self._cut(param, state))
         return made
+
+
+def _unfit(why: str) -> SparseError:
+    return SparseError(
+        f"the saved state does not fit this optimizer: {why}. Nothing was loaded: load the state of the same table and "
+        f"optimizer, or begin without."
+    )
 
 
 def _fitting(param: Tensor, grad: Tensor) -> Tensor | Touched:
     if grad.layout == torch.strided:
-        return grad
+        if grad.shape != param.shape:
+            raise SparseError(
+                f"the gradient has the shape {tuple(grad.shape)}, and its parameter {tuple(param.shape)}."
+            )
+        return grad.resolve_conj()
     if grad.layout == torch.sparse_coo and grad.sparse_dim() == 1:
-        return kernel.touched(param, grad)
+        found = kernel.touched(param, grad)
+        return found._replace(values=slotted.real(found.values.resolve_conj()))
     raise SparseError(
         f"a row-wise optimizer takes dense gradients and COO gradients with one sparse dimension, as an Embedding's "
         f"are, not {grad.layout} with {grad.sparse_dim() if grad.is_sparse else 2}: make the values the parameter "

@@ -10,7 +10,7 @@ from torch import Tensor
 from gradmend.sparse.kernels import rows
 from gradmend.sparse.kernels.rows import Touched
 from gradmend.sparse.optim.base import Group, RowOptimizer
-from gradmend.sparse.optim.slots import State
+from gradmend.sparse.optim.slots import State, real
 
 
 class RowSGD(RowOptimizer):
@@ -18,6 +18,8 @@ class RowSGD(RowOptimizer):
 
     Without momentum and decay that is SGD exactly. Momentum of a row rests while the row is not touched.
     """
+
+    _NAMES = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -47,10 +49,10 @@ class RowSGD(RowOptimizer):
                 known = self._slots_of(param, state).count if "rows" in state else param.shape[0]
             slots = self._state_of(param, grad, state, group)
         rows.sgd(
-            param,
+            real(param),
             grad,
             slots,
-            state.get("momentum_buffer") if group["momentum"] else None,
+            real(state["momentum_buffer"]) if group["momentum"] else None,
             size=float(group["lr"]),
             decay=group["weight_decay"],
             momentum=group["momentum"],

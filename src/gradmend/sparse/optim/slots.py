@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradmend.sparse.errors import SparseError
-
 _ROOM = 1024  # slots at first
 State = dict[str, Any]
 
@@ -31,6 +29,11 @@ class Slots:
             self.count = rows.shape[0]
             self._slot[rows] = self._numbers(0, self.count)
 
+    @property
+    def total(self) -> int:
+        """The rows of the table."""
+        return self._slot.shape[0]
+
     def _numbers(self, first: int, last: int) -> Tensor:
         return torch.arange(first + 1, last + 1, dtype=torch.int32, device=self._slot.device)
 
@@ -47,13 +50,31 @@ class Slots:
         return found.to(torch.int64).sub_(1), fresh
 
 
+def real(x: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones, in the same memory: so torch.optim.Adam and Adagrad step them."""
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def filled(like: Tensor, number: float) -> Tensor:
+    """`like`, with both halves of complex numbers at `number`."""
+    real(like).fill_(number)
+    return like
+
+
+def shape_of(param: Tensor, one_number: bool) -> tuple[tuple[int, ...], torch.dtype]:
+    """The shape of all rows' state, and its dtype. `one_number`: a row has one, and that is real."""
+    if one_number and param.dim() > 1:
+        return tuple(param.shape[:1]), param.dtype.to_real()
+    return tuple(param.shape), param.dtype
+
+
 def start(state: State, param: Tensor, fills: dict[str, float], by_row: tuple[str, ...] = ()) -> None:
     """Room for a few rows. `by_row`: state of one number a row."""
     room = min(_ROOM, param.shape[0])
     state["rows"] = torch.empty(room, dtype=torch.int64, device=param.device)
     for name, fill in fills.items():
-        shape = () if name in by_row else param.shape[1:]
-        state[name] = torch.full((room, *shape), fill, dtype=param.dtype, device=param.device)
+        shape, dtype = shape_of(param, name in by_row)
+        state[name] = filled(torch.empty(room, *shape[1:], dtype=dtype, device=param.device), fill)
 
 
 def give(state: State, slots: Slots, rows: Tensor, fills: dict[str, float]) -> Tensor:
@@ -62,7 +83,7 @@ def give(state: State, slots: Slots, rows: Tensor, fills: dict[str, float]) -> T
     found, fresh = slots.find(rows)
     room = state["rows"].shape[0]
     if slots.count > room:
-        more = min(max(slots.count, room * 3 // 2), slots._slot.shape[0])
+        more = min(max(slots.count, room * 3 // 2), slots.total)
         for name in ("rows", *fills):
             old: Tensor = state[name]
             state[name] = torch.empty(more, *old.shape[1:], dtype=old.dtype, device=old.device)
@@ -70,7 +91,7 @@ def give(state: State, slots: Slots, rows: Tensor, fills: dict[str, float]) -> T
     if fresh.shape[0]:
         state["rows"][before : slots.count] = fresh
         for name, fill in fills.items():
-            state[name][before : slots.count] = fill
+            filled(state[name][before : slots.count], fill)
     return found
 
 
@@ -79,22 +100,5 @@ def spread(state: State, slots: Slots, total: int, fills: dict[str, float]) -> N
     rows = state.pop("rows")[: slots.count]
     for name, fill in fills.items():
         part: Tensor = state[name][: slots.count]
-        state[name] = torch.full((total, *part.shape[1:]), fill, dtype=part.dtype, device=part.device)
+        state[name] = filled(part.new_empty(total, *part.shape[1:]), fill)
         state[name].index_copy_(0, rows, part)
-
-
-def check_loaded(state: State, param: Tensor, names: tuple[str, ...]) -> None:
-    """What a file says of a parameter's rows, before anything is taken over."""
-    rows = state["rows"]
-    good = isinstance(rows, Tensor) and rows.dtype == torch.int64 and rows.dim() == 1
-    good = good and all(isinstance(state.get(n), Tensor) and state[n].shape[:1] == rows.shape for n in names)
-    if good and rows.shape[0]:
-        good = int(rows.min()) >= 0 and int(rows.max()) < param.shape[0]
-        good = good and torch.unique(rows).shape[0] == rows.shape[0]
-    for name in names if good else ():
-        good = good and (state[name].dim() == 1 or state[name].shape[1:] == param.shape[1:])
-    if not good:
-        raise SparseError(
-            f"the saved state is of other rows than a parameter of the shape {tuple(param.shape)} has: load the state "
-            f"of the same table, or begin without."
-        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,9 +22,13 @@ Size = int | tuple[int, ...]
 
 def many(name: str, x: Size, dims: int, low: int) -> Sizes:
     """A number for each dimension."""
-    made = (x,) * dims if isinstance(x, int) else tuple(x)
-    if len(made) != dims or any(not isinstance(n, int) or n < low for n in made):
-        raise SparseError(f"{name} is a whole number of at least {low}, or {dims} of them, not {x!r}.")
+    try:
+        made = tuple(operator.index(n) for n in (x if isinstance(x, Iterable) else (x,) * dims))
+    except TypeError:
+        made = ()
+    if len(made) != dims or any(n < low for n in made):
+        more = f", or {dims} of them" if dims > 1 else ""
+        raise SparseError(f"{name} is a whole number of at least {low}{more}, not {x!r}.")
     return made
 
 
@@ -34,7 +40,8 @@ class _Conv(nn.Module):
         self, channels: tuple[int, int], window: Window, bias: bool, device: Any, dtype: Any
     ) -> None:
         super().__init__()
-        self.in_channels, self.out_channels = channels
+        (self.in_channels,) = many("in_channels", channels[0], 1, 0)
+        (self.out_channels,) = many("out_channels", channels[1], 1, 0)
         self.window = window
         first, second = reversed(channels) if not self.turned else channels
         self.weight = nn.Parameter(torch.empty(first, second, *window.size, device=device, dtype=dtype))
@@ -162,6 +169,8 @@ class _Transposed(_Conv):
 
     def forward(self, x: SparseFeatureMap, like: SparseFeatureMap | None = None) -> SparseFeatureMap:
         self._check(x)
+        if like is not None and not isinstance(like, SparseFeatureMap):
+            raise SparseError(f"like is a SparseFeatureMap, not {type(like).__name__}.")
         places = None if like is None else like.pattern
         return self._made(x, *kernel_map.transposed(x.pattern, self.window, self.output_padding, places))
 

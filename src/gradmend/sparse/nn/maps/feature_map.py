@@ -55,6 +55,10 @@ class SparseFeatureMap:
             )
         if reduce not in ("sum", "mean"):
             raise SparseError(f'points of one place are reduced by "sum" or "mean", not {reduce!r}.')
+        if points.shape[0] and (low := int(points[:, 0].min())) < 0:
+            raise PatternError(f"a point is in image {low}: images are numbered from 0.")
+        if images is not None and images < 0:
+            raise PatternError(f"there are 0 images or more, not {images}.")
         if images is None:
             images = int(points[:, 0].max()) + 1 if points.shape[0] else 0
         made = cls(Pattern(points.t().contiguous(), (images, *space)), features)
