@@ -68,6 +68,14 @@ def test_a_gradient_that_torch_cuts_is_an_error() -> None:
         SparseTensor.from_torch(A * 2)
 
 
+def test_a_gradient_of_rows_comes_back_to_rows() -> None:
+    """torch's to_dense() sends back a sparse gradient, with the dense dimensions that S has."""
+    values = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    S = SparseTensor(Pattern(torch.tensor([[1, 3]]), (5,)), values)
+    S.to_sparse_coo().to_dense().pow(3).sum().backward()
+    torch.testing.assert_close(values.grad, 3 * values.detach() ** 2)
+
+
 def test_batched_csr() -> None:
     crow = torch.tensor([[0, 1, 2], [0, 1, 2]])
     same = torch.sparse_csr_tensor(crow, torch.tensor([[0, 1], [0, 1]]), torch.randn(2, 2), (2, 2, 2))

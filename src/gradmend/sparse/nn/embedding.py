@@ -11,12 +11,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from gradmend.sparse import kernels
 from gradmend.sparse.errors import OutsideError, SparseError
+from gradmend.sparse.interop.layouts import ToTorch
 from gradmend.sparse.kernels import checks
 from gradmend.sparse.kernels.grouping import grouped
+from gradmend.sparse.kernels.plain import conj, wide
+from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
 
@@ -173,21 +175,28 @@ class _Bags(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,), (table, weights, ids, ptr) = grads, ctx.saved_tensors
         d_table = d_weights = None
-        bags = ptr.shape[0] - 1
+        bags, bag = ptr.shape[0] - 1, kernels.rows_of(ptr, ids.shape[0])
+        again = torch.is_grad_enabled()  # kernels have no graph for a second derivative, torch's own ops do
         if ctx.needs_input_grad[0]:
             groups = grouped(ids, table.shape[0], known=True)
-            bag = kernels.rows_of(ptr, ids.shape[0]).index_select(0, groups.order)
-            size = (groups.rows.shape[0], bags)
-            rows = kernels.spmm(groups.crow, bag, weights, grad, groups.order, size)
-            d_table = torch.sparse_coo_tensor(
-                groups.rows[None], rows, table.shape, is_coalesced=True, check_invariants=False
-            )
+            if again:
+                terms = (weights.conj()[:, None] * grad[bag]).to(wide(grad.dtype))
+                rows = terms.new_zeros(groups.rows.shape[0], grad.shape[1]).index_add(0, groups.each, terms)
+                rows = rows.to(grad.dtype)
+            else:
+                bag, size = bag.index_select(0, groups.order), (groups.rows.shape[0], bags)
+                rows = kernels.spmm(groups.crow, bag, conj(weights), grad, groups.order, size)
+            d_table = _by_rows(groups.rows, rows, table)
         if ctx.needs_input_grad[1]:
-            d_weights = kernels.sddmm(ptr, ids, grad, table, size=(bags, table.shape[0]))
+            if again:
+                each = torch.arange(ids.shape[0] + 1, device=ids.device)
+                looked = _Bags.apply(table, torch.ones_like(weights), ids, each).conj()
+                d_weights = (grad[bag] * looked).to(wide(grad.dtype)).sum(1).to(grad.dtype)
+            else:
+                d_weights = kernels.sddmm(ptr, ids, grad, conj(table), size=(bags, table.shape[0]))
         return d_table, d_weights, None, None
 
 
@@ -206,17 +215,23 @@ class _Largest(torch.autograd.Function):
         ctx.save_for_backward(inputs[0], rows, count)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         table, rows, count = ctx.saved_tensors
         full = count > 0  # torch names row 0 for an empty bag
         rows, grad = rows[full], grads[0][full]
         named, place = rows.unique(return_inverse=True)
         summed = grad.new_zeros(named.shape[0], table.shape[1]).scatter_add_(0, place, grad)
-        d_table = torch.sparse_coo_tensor(
-            named[None], summed, table.shape, is_coalesced=True, check_invariants=False
+        return _by_rows(named, summed, table), None, None
+
+
+def _by_rows(rows: Tensor, values: Tensor, table: Tensor) -> Tensor:
+    """The gradient of a table, of different rows that ascend. torch's constructor has no second derivative (2.13)."""
+    if torch.is_grad_enabled() and values.requires_grad:
+        made: Tensor = ToTorch.apply(
+            values, Pattern.sorted(rows[None], table.shape[:1]), torch.sparse_coo, None
         )
-        return d_table, None, None
+        return made
+    return torch.sparse_coo_tensor(rows[None], values, table.shape, is_coalesced=True, check_invariants=False)
 
 
 def _only(options: dict[str, Any], *names: str) -> None:
