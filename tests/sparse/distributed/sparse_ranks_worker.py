@@ -39,6 +39,8 @@ from gradmend.sparse.nn import (
     SparseLinear,
     SubmanifoldConv2d,
     clip_grad_norm_,
+    clip_grad_value_,
+    get_total_norm,
 )
 from gradmend.sparse.optim import RowAdam, RowAdamW
 
@@ -260,6 +262,41 @@ def sharded_tables_train_as_whole_ones() -> None:
         assert touched.numel() <= mine.table.shards.count
     refused("ids go from 7 to 7", lambda: mine.table(torch.tensor([7])))
     refused("ranks disagree", lambda: ShardedEmbedding(10 + dist.get_rank(), 4))
+
+
+@check
+def sharded_tables_are_clipped_by_the_norm_of_all_ranks() -> None:
+    for rows, order in ((50, 2.0), (5, 2.0), (50, float("inf")), (5, -1.0)):  # of 5 rows some ranks have none
+        mine, alone = towers(rows)
+        mine.table.weight = nn.Parameter(mine.table.weight.detach().clone())  # as after load(assign=True)
+        ids = ids_of(3, rows)
+        mine(share(ids)).square().mean().backward()
+        alone(ids).square().mean().backward()
+        for p in mine.head.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= world()
+        same(*(get_total_norm([t.table.weight.grad], order) for t in (mine, alone)))
+        same(*(clip_grad_norm_(t.parameters(), 0.01, order) for t in (mine, alone)))
+        same(mine.head.weight.grad, alone.head.weight.grad)
+        for clipped in (False, True):
+            if clipped:
+                for t in (mine, alone):
+                    clip_grad_value_(t.parameters(), 1e-5)
+            whole = alone.table.weight.grad.to_dense()
+            same(mine.table.weight.grad.to_dense(), mine.table.shards.mine(whole))
+
+
+@check
+def sharded_matrices_are_clipped_by_the_norm_of_all_ranks() -> None:
+    pattern = Pattern.random((9, 7), density=0.4, generator=torch.Generator().manual_seed(0))
+    values, X = torch.linspace(-1, 1, pattern.nnz).requires_grad_(), torch.linspace(0, 3, 14).view(7, 2)
+    X.requires_grad_()
+    (SparseTensor(pattern, values) @ X).square().sum().backward()
+    S = ShardedSparseTensor.scatter(SparseTensor(pattern, values.detach()))
+    w, x = (t.detach().clone().requires_grad_() for t in (S.values(), S.cols.mine(X)))
+    (S.with_values(w) @ x).square().sum().backward()
+    same(clip_grad_norm_([w, x], 0.1), clip_grad_norm_([values, X], 0.1))
+    same(x.grad, S.cols.mine(X.grad))
 
 
 @check

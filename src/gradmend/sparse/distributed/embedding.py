@@ -14,6 +14,7 @@ from gradmend.sparse.distributed.halo import Halo
 from gradmend.sparse.distributed.shards import Shards, agree
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels.grouping import grouped
+from gradmend.sparse.nn.clip import part_of
 from gradmend.sparse.nn.embedding import _inside
 
 
@@ -55,6 +56,7 @@ class ShardedEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         _inside(ids, self.num_embeddings)
+        part_of(self.shards.group, self.weight)  # here, since copies and loaded states are other Parameters
         groups = grouped(ids.reshape(-1), self.num_embeddings, known=True)
         halo = Halo(self.shards, groups.rows)
         rows = _Lookup.apply(self.weight, halo, 1 / self.shards.world if self.average else 1.0)
