@@ -299,6 +299,33 @@ def sharded_matrices_are_clipped_by_the_norm_of_all_ranks() -> None:
     same(x.grad, S.cols.mine(X.grad))
 
 
+def penalty(loss: Tensor, x: Tensor) -> Tensor:
+    """The gradient of a loss and of the squares of its gradient."""
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    first = first.to_dense() if first.is_sparse else first
+    (second,) = torch.autograd.grad(loss + first.square().sum(), x)
+    return second.to_dense() if second.is_sparse else second
+
+
+@check
+def second_derivatives_travel_too() -> None:
+    for rows in (50, 5):
+        mine, alone = towers(rows)
+        full, ids = alone.table.weight, ids_of(3, rows)
+        table = ShardedEmbedding(rows, 6, average=False, full=full.detach())
+        ours = penalty(table(share(ids)).pow(3).sum(), table.weight)
+        same(ours, table.shards.mine(penalty(full[ids].pow(3).sum(), full)))
+        loss = mine.table(share(ids)).pow(3).sum()
+        refused("average=False", lambda t=mine.table, y=loss: penalty(y, t.weight))
+    pattern = Pattern.random((9, 7), density=0.4, generator=torch.Generator().manual_seed(0))
+    whole = SparseTensor(pattern, torch.linspace(-1, 1, pattern.nnz))
+    X = torch.linspace(0, 3, 14).view(7, 2).requires_grad_()
+    S = ShardedSparseTensor.scatter(whole)
+    x = S.cols.mine(X.detach()).clone().requires_grad_()
+    ours = penalty((S @ x).pow(3).sum(), x)
+    same(ours, S.cols.mine(penalty((whole.to_dense() @ X).pow(3).sum(), X)))
+
+
 @check
 def a_checkpoint_of_these_ranks_is_loaded() -> None:
     """Saved here; other numbers of ranks load it too."""
