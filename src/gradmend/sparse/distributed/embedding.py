@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -15,7 +14,7 @@ from gradmend.sparse.distributed.shards import Shards, agree
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.nn.clip import part_of
-from gradmend.sparse.nn.embedding import _inside
+from gradmend.sparse.nn.embedding import Rows, _inside
 
 
 class ShardedEmbedding(nn.Module):
@@ -60,7 +59,7 @@ class ShardedEmbedding(nn.Module):
         part_of(self.shards.group, self.weight)  # here, since copies and loaded states are other Parameters
         groups = grouped(ids.reshape(-1), self.num_embeddings, known=True)
         halo = Halo(self.shards, groups.rows)
-        asked: Tensor = F.embedding(halo.index, self.weight, sparse=True)
+        asked: Tensor = Rows.apply(self.weight, halo.index)
         if self.average and self.shards.world > 1:
             asked = _Mean.apply(asked, self.shards.world)
         rows = halo.give(asked)

@@ -224,6 +224,27 @@ class _Largest(torch.autograd.Function):
         return _by_rows(named, summed, table), None, None
 
 
+class Rows(torch.autograd.Function):
+    """table[ids] with a row-sparse gradient. torch's own embedding has no third derivative, and no second of no ids (2.13)."""
+
+    @staticmethod
+    def forward(table: Tensor, ids: Tensor) -> Tensor:
+        return table.index_select(0, ids)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,), (table, ids) = grads, ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return torch.sparse_coo_tensor(ids[None], grad, table.shape, check_invariants=False), None
+        groups = grouped(ids, table.shape[0], known=True)
+        summed = grad.new_zeros(groups.rows.shape[0], grad.shape[1]).index_add(0, groups.each, grad)
+        return _by_rows(groups.rows, summed, table), None
+
+
 def _by_rows(rows: Tensor, values: Tensor, table: Tensor) -> Tensor:
     """The gradient of a table, of different rows that ascend. torch's constructor has no second derivative (2.13)."""
     if torch.is_grad_enabled() and values.requires_grad:
