@@ -282,6 +282,25 @@ def test_a_bag_has_derivatives_of_any_order(mode: str, dtype: torch.dtype) -> No
     )
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("padding", [None, 1])
+def test_ids_may_be_vmapped(padding: int | None) -> None:
+    ids = torch.tensor([[[1, 2], [3, 0]], [[0, 1], [1, 2]]])
+    table = SparseEmbedding(10, 4, padding_idx=padding)
+    torch.testing.assert_close(torch.func.vmap(table)(ids), table(ids))
+    with pytest.raises(SparseError, match="ids go from 0 to 10"):
+        torch.func.vmap(table)(torch.tensor([[0], [10]]))
+    for mode in ("sum", "mean", "max"):
+        bag = SparseEmbeddingBag(10, 4, mode=mode, padding_idx=padding)
+        torch.testing.assert_close(torch.func.vmap(bag)(ids), torch.stack([bag(one) for one in ids]))
+    weights = torch.rand(2, 2, 2)
+    bag = SparseEmbeddingBag(10, 4, mode="sum", padding_idx=padding)
+    over = torch.func.vmap(lambda i, w: bag(i, None, w))(ids, weights)
+    torch.testing.assert_close(
+        over, torch.stack([bag(i, None, w) for i, w in zip(ids, weights, strict=True)])
+    )
+
+
 def test_attention_is_multihead_attention_with_a_mask() -> None:
     torch.manual_seed(0)
     twin = nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float64)

@@ -85,6 +85,8 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             ids, ptr, weights = self._words(input)
         else:
             ids, ptr, weights = self._bags(input, offsets, per_sample_weights)
+        if _raw(ids) is not ids:
+            return self._of_batched_ids(ids, ptr, weights)
         ids, ptr, weights = self._without_padding(ids, ptr, weights)
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if self.mode == "max":
@@ -116,6 +118,21 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             )
         made: Tensor = _Bags.apply(self.weight, weights, ids, ptr)
         return made
+
+    def _of_batched_ids(self, ids: Tensor, ptr: Tensor, weights: Tensor | None) -> Tensor:
+        """Under vmap each item has another number of paddings: torch's own op counts them."""
+        if weights is not None and self.mode != "sum":
+            raise SparseError(f'under vmap per_sample_weights are for mode="sum", not for "{self.mode}".')
+        return F.embedding_bag(
+            ids,
+            self.weight,
+            ptr,
+            mode=self.mode,
+            sparse=self.mode != "max",
+            per_sample_weights=weights,
+            include_last_offset=True,
+            padding_idx=self.padding_idx,
+        )
 
     def _words(self, S: SparseTensor) -> tuple[Tensor, Tensor, Tensor | None]:
         if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim() or S.pattern.size[1] != self.num_embeddings:
@@ -268,6 +285,13 @@ def _inside(ids: Tensor, bound: int) -> None:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise SparseError(f"ids are whole numbers, not {ids.dtype}.")
     if ids.numel() and not ids.is_meta and not torch.compiler.is_compiling():
-        low, high = (int(n) for n in ids.aminmax())
+        low, high = (int(n) for n in _raw(ids).aminmax())
         if low < 0 or high >= bound:
             raise OutsideError(f"ids go from {low} to {high}, and the table has the rows 0 to {bound - 1}.")
+
+
+def _raw(ids: Tensor) -> Tensor:
+    """What lies in memory: vmap lets nobody ask a batched tensor for a number."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(ids):
+        ids = torch._C._functorch.get_unwrapped(ids)
+    return ids
