@@ -68,6 +68,50 @@ def test_a_gradient_that_torch_cuts_is_an_error() -> None:
         SparseTensor.from_torch(A * 2)
 
 
+def test_a_gradient_of_rows_comes_back_to_rows() -> None:
+    """torch's to_dense() sends back a sparse gradient, with the dense dimensions that S has."""
+    values = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    S = SparseTensor(Pattern(torch.tensor([[1, 3]]), (5,)), values)
+    S.to_sparse_coo().to_dense().pow(3).sum().backward()
+    torch.testing.assert_close(values.grad, 3 * values.detach() ** 2)
+
+
+@pytest.mark.parametrize("index", [[[0, 0, 1], [0, 1, 0]], [[1, 0, 0], [0, 1, 0]], [[1, 0, 1], [0, 1, 0]]])
+@pytest.mark.parametrize("kind", ["leaf", "inner", "coalesced", "watched"])
+def test_a_coo_tensor_that_trains(kind: str, index: list[list[int]], v: Tensor) -> None:
+    """Made once from a leaf, S follows it; a second derivative is right, or an error."""
+    v = v.detach()[:3].clone().requires_grad_()
+    values = v * 1 if kind == "inner" else v
+    A = torch.sparse_coo_tensor(torch.tensor(index), values, (2, 2))
+    if kind == "coalesced":
+        A = A.coalesce()
+    if kind == "watched":
+        A.retain_grad()
+    S = SparseTensor.from_torch(A)
+    D = torch.zeros(2, 2, dtype=v.dtype).index_put(tuple(torch.tensor(index)), v, accumulate=True)
+
+    def penalty(M: Tensor | SparseTensor) -> Tensor:
+        loss = (M @ torch.eye(2, dtype=v.dtype)).pow(3).sum()
+        (first,) = torch.autograd.grad(loss, v, create_graph=True)
+        return torch.autograd.grad(loss + first.pow(2).sum(), v)[0]
+
+    if kind == "leaf":
+        torch.testing.assert_close(penalty(S), penalty(D))
+        with torch.no_grad():
+            v.mul_(10)
+        torch.testing.assert_close(S.to_dense(), A.to_dense())
+        for _ in range(2):
+            v.grad = None
+            S.to_dense().sum().backward()
+            assert torch.equal(v.grad, torch.ones_like(v))
+    else:
+        with pytest.raises(SparseError, match="cut the second derivative there in silence"):
+            penalty(S)
+        S.to_dense().pow(2).sum().backward()
+        torch.testing.assert_close(v.grad, torch.autograd.grad(D.pow(2).sum(), v)[0])
+        assert kind != "watched" or A.grad is not None
+
+
 def test_batched_csr() -> None:
     crow = torch.tensor([[0, 1, 2], [0, 1, 2]])
     same = torch.sparse_csr_tensor(crow, torch.tensor([[0, 1], [0, 1]]), torch.randn(2, 2), (2, 2, 2))

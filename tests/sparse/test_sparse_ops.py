@@ -83,3 +83,24 @@ def test_gradcheck(op: Op) -> None:
 def test_dense_results_are_refused_with_the_two_choices(op: Op) -> None:
     with pytest.raises(DenseResultError, match=r"dense in every entry .*S\.map\(.*S\.to_dense\(\)"):
         run(op, *NUMBERS.values())
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+def test_no_entries_are_differentiable_too(reduce: str) -> None:
+    values, X = torch.zeros(0, requires_grad=True), torch.ones(3, 2, requires_grad=True)
+    S = SparseTensor(Pattern(torch.zeros(2, 0, dtype=torch.int64), (4, 3)), values)
+    for out in (S.propagate(X, reduce), S[0, 0], S[torch.tensor([0, 1]), torch.tensor([2, 2])]):
+        assert out.requires_grad and not out.detach().count_nonzero()
+        out.sum().backward()
+    assert values.grad.shape == (0,) and not X.grad.count_nonzero()
+    assert SparseTensor(S.pattern, torch.zeros(0, dtype=torch.bool))[1, 1].dtype == torch.bool
+
+
+def test_hardtanh_is_torchs_at_the_bounds_and_twice() -> None:
+    numbers = torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0])
+    found = []
+    for wrap in (lambda v: v, lambda v: SparseTensor(Pattern(torch.arange(5)[None], (5,)), v)):
+        v = numbers.clone().requires_grad_()
+        (first,) = torch.autograd.grad(torch.nn.functional.hardtanh(wrap(v)).sum(), v, create_graph=True)
+        found.append([first, *torch.autograd.grad(first.square().sum(), v)])
+    torch.testing.assert_close(*found)

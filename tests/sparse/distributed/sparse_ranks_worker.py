@@ -39,6 +39,8 @@ from gradmend.sparse.nn import (
     SparseLinear,
     SubmanifoldConv2d,
     clip_grad_norm_,
+    clip_grad_value_,
+    get_total_norm,
 )
 from gradmend.sparse.optim import RowAdam, RowAdamW
 
@@ -288,6 +290,68 @@ def sharded_tables_train_as_whole_ones() -> None:
         assert touched.numel() <= mine.table.shards.count
     refused("ids go from 7 to 7", lambda: mine.table(torch.tensor([7])))
     refused("ranks disagree", lambda: ShardedEmbedding(10 + dist.get_rank(), 4))
+
+
+@check
+def sharded_tables_are_clipped_by_the_norm_of_all_ranks() -> None:
+    for rows, order in ((50, 2.0), (5, 2.0), (50, float("inf")), (5, -1.0)):  # of 5 rows some ranks have none
+        mine, alone = towers(rows)
+        mine.table.weight = nn.Parameter(mine.table.weight.detach().clone())  # as after load(assign=True)
+        ids = ids_of(3, rows)
+        mine(share(ids)).square().mean().backward()
+        alone(ids).square().mean().backward()
+        for p in mine.head.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= world()
+        same(*(get_total_norm([t.table.weight.grad], order) for t in (mine, alone)))
+        same(*(clip_grad_norm_(t.parameters(), 0.01, order) for t in (mine, alone)))
+        same(mine.head.weight.grad, alone.head.weight.grad)
+        for clipped in (False, True):
+            if clipped:
+                for t in (mine, alone):
+                    clip_grad_value_(t.parameters(), 1e-5)
+            whole = alone.table.weight.grad.to_dense()
+            same(mine.table.weight.grad.to_dense(), mine.table.shards.mine(whole))
+
+
+@check
+def sharded_matrices_are_clipped_by_the_norm_of_all_ranks() -> None:
+    pattern = Pattern.random((9, 7), density=0.4, generator=torch.Generator().manual_seed(0))
+    values, X = torch.linspace(-1, 1, pattern.nnz).requires_grad_(), torch.linspace(0, 3, 14).view(7, 2)
+    X.requires_grad_()
+    (SparseTensor(pattern, values) @ X).square().sum().backward()
+    S = ShardedSparseTensor.scatter(SparseTensor(pattern, values.detach()))
+    w, x = (t.detach().clone().requires_grad_() for t in (S.values(), S.cols.mine(X)))
+    (S.with_values(w) @ x).square().sum().backward()
+    same(clip_grad_norm_([w, x], 0.1), clip_grad_norm_([values, X], 0.1))
+    same(x.grad, S.cols.mine(X.grad))
+
+
+def penalty(loss: Tensor, x: Tensor) -> Tensor:
+    """The gradient of a loss and of the squares of its gradient."""
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    first = first.to_dense() if first.is_sparse else first
+    (second,) = torch.autograd.grad(loss + first.square().sum(), x)
+    return second.to_dense() if second.is_sparse else second
+
+
+@check
+def second_derivatives_travel_too() -> None:
+    for rows in (50, 5):
+        mine, alone = towers(rows)
+        full, ids = alone.table.weight, ids_of(3, rows)
+        table = ShardedEmbedding(rows, 6, average=False, full=full.detach())
+        ours = penalty(table(share(ids)).pow(3).sum(), table.weight)
+        same(ours, table.shards.mine(penalty(full[ids].pow(3).sum(), full)))
+        loss = mine.table(share(ids)).pow(3).sum()
+        refused("average=False", lambda t=mine.table, y=loss: penalty(y, t.weight))
+    pattern = Pattern.random((9, 7), density=0.4, generator=torch.Generator().manual_seed(0))
+    whole = SparseTensor(pattern, torch.linspace(-1, 1, pattern.nnz))
+    X = torch.linspace(0, 3, 14).view(7, 2).requires_grad_()
+    S = ShardedSparseTensor.scatter(whole)
+    x = S.cols.mine(X.detach()).clone().requires_grad_()
+    ours = penalty((S @ x).pow(3).sum(), x)
+    same(ours, S.cols.mine(penalty((whole.to_dense() @ X).pow(3).sum(), X)))
 
 
 @check

@@ -170,3 +170,15 @@ def test_the_dense_gradient_is_never_built() -> None:
     pairs = [(torch.randn(4, 200), torch.zeros(4, 200_000).index_fill_(1, torch.tensor([7, 150_000]), 1.0))]
     found = scoring.strongest(pairs, taken.keys(), taken.size, 50)
     assert set((found // 200).tolist()) <= {7, 150_000}
+
+
+def test_lbfgs_can_not_follow() -> None:
+    model = SparseLinear(8, 8, 0.5)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    before = model.weight.pattern
+    with pytest.raises(SparseError, match="LBFGS keeps one history"):
+        GradualMagnitude(model, optimizer, 0.1, end=10, every=1)
+    for given in (optimizer, [optimizer]):
+        with pytest.raises(SparseError, match="LBFGS keeps one history"):
+            repattern(model.weight, Pattern.random((8, 8), density=0.2), given)
+    assert model.weight.pattern is before and model.weight.values.shape == (before.nnz,)

@@ -242,6 +242,65 @@ def test_a_bag_of_words_is_a_sparse_tensor() -> None:
     assert torch.equal(bag.weight.grad._indices()[0], (D != 0).any(0).nonzero().squeeze(1))  # each row once
 
 
+def derivatives(y: Tensor, *inputs: Tensor) -> list[Tensor]:
+    """Gradients of |y|^4, of that and its gradient's squares, and so on: three orders."""
+    found: list[Tensor] = []
+    value = (y * y.conj()).real.pow(2).sum()
+    for _ in range(3):
+        grads = torch.autograd.grad(value, inputs, create_graph=True)
+        dense = [g.to_dense() if g.is_sparse else g for g in grads]
+        found += dense
+        value = sum(((g * g.conj()).real.sum() for g in dense), value)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_bag_has_derivatives_of_any_order(mode: str, dtype: torch.dtype) -> None:
+    if mode == "max" and dtype.is_complex:
+        pytest.skip("complex numbers have no largest")
+    torch.manual_seed(0)
+    bag = SparseEmbeddingBag(10, 4, mode=mode, padding_idx=5, dtype=dtype)
+    W = bag.weight.detach().clone().requires_grad_()
+    ids = torch.tensor([1, 2, 2, 3, 1, 0])
+    rows = W[ids]
+    cut = [rows[:3], rows[3:]]
+    want = torch.stack([getattr(r, "amax" if mode == "max" else mode)(0) for r in cut])
+    padded, offsets = torch.tensor([1, 2, 5, 2, 3, 1, 0]), torch.tensor([0, 4])
+    torch.testing.assert_close(derivatives(bag(padded, offsets), bag.weight), derivatives(want, W))
+    if mode != "sum":
+        return
+    weights = torch.randn(6, dtype=dtype, requires_grad=True)
+    want = torch.stack([(weights[:3, None] * rows[:3]).sum(0), (weights[3:, None] * rows[3:]).sum(0)])
+    torch.testing.assert_close(
+        derivatives(bag(ids, torch.tensor([0, 3]), weights), bag.weight, weights),
+        derivatives(want, W, weights),
+    )
+    S = SparseTensor.from_coo(torch.tensor([[0, 0, 2], [3, 1, 3]]), weights[:3], (3, 10))
+    torch.testing.assert_close(
+        derivatives(bag(S), bag.weight, weights), derivatives(S.to_dense() @ W, W, weights)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("padding", [None, 1])
+def test_ids_may_be_vmapped(padding: int | None) -> None:
+    ids = torch.tensor([[[1, 2], [3, 0]], [[0, 1], [1, 2]]])
+    table = SparseEmbedding(10, 4, padding_idx=padding)
+    torch.testing.assert_close(torch.func.vmap(table)(ids), table(ids))
+    with pytest.raises(SparseError, match="ids go from 0 to 10"):
+        torch.func.vmap(table)(torch.tensor([[0], [10]]))
+    for mode in ("sum", "mean", "max"):
+        bag = SparseEmbeddingBag(10, 4, mode=mode, padding_idx=padding)
+        torch.testing.assert_close(torch.func.vmap(bag)(ids), torch.stack([bag(one) for one in ids]))
+    weights = torch.rand(2, 2, 2)
+    bag = SparseEmbeddingBag(10, 4, mode="sum", padding_idx=padding)
+    over = torch.func.vmap(lambda i, w: bag(i, None, w))(ids, weights)
+    torch.testing.assert_close(
+        over, torch.stack([bag(i, None, w) for i, w in zip(ids, weights, strict=True)])
+    )
+
+
 def test_attention_is_multihead_attention_with_a_mask() -> None:
     torch.manual_seed(0)
     twin = nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float64)

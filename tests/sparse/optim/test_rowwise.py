@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -107,6 +108,22 @@ def test_dense_adagrad_is_torchs() -> None:
             p.grad = torch.arange(4.0)
             optimizer.step()
     torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("by", ["deepcopy", "pickle"])
+def test_a_copy_of_adagrad_by_row_steps_as_the_original(by: str, steps: int) -> None:
+    p = torch.nn.Parameter(torch.randn(8, 3))
+    ours = RowAdagrad([p], by_row=True)
+    for _ in range(steps):
+        p.grad = torch.randn(8, 3)
+        ours.step()
+    q, twin = copy.deepcopy((p, ours)) if by == "deepcopy" else pickle.loads(pickle.dumps((p, ours)))
+    p.grad = torch.randn(8, 3)
+    q.grad = p.grad.clone()
+    ours.step()
+    twin.step()
+    assert torch.equal(p, q) and twin.state[q]["sum"].shape == (8,)
 
 
 def test_refusals_say_what_to_do() -> None:

@@ -13,7 +13,7 @@ _ROUNDS = 2
 _CALLS = 4  # backward calls that are timed
 _LONG = 1.0  # seconds: a program that takes longer to get there is not run four times for its cost alone
 _NOISE = 0.2
-_ONE_STEP = 1.0  # the same where a program makes one step: its time is that of the whole start
+_FEW_STEPS = 1.0  # the same where a program makes one step or two: its time is that of the whole start
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def measure(
                 return Cost(extra)
             times[edited].append(step)
     more = min(times[True]) - min(times[False])
-    share = _NOISE if len(runs[0].calls) > 1 else _ONE_STEP
+    share = _NOISE if len(runs[0].calls) > 2 else _FEW_STEPS
     noise = max(share * min(times[False]), *(max(t) - min(t) for t in times.values()))
     return Cost(extra, more if abs(more) > noise else 0.0)
 

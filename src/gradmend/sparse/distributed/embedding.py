@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -14,7 +13,8 @@ from gradmend.sparse.distributed.halo import Halo
 from gradmend.sparse.distributed.shards import Shards, agree
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels.grouping import grouped
-from gradmend.sparse.nn.embedding import _inside
+from gradmend.sparse.nn.clip import part_of
+from gradmend.sparse.nn.embedding import Rows, _inside
 
 
 class ShardedEmbedding(nn.Module):
@@ -24,7 +24,8 @@ class ShardedEmbedding(nn.Module):
     (gradmend.sparse.optim) then keeps state on this rank for the rows of this rank. Every rank must call forward and
     backward as often as the others.
 
-    `average`: gradients are those of the mean of the ranks' losses, as DistributedDataParallel has them; else of the sum.
+    `average`: gradients are those of the mean of the ranks' losses, as DistributedDataParallel has them; else of the sum,
+    and then they have a second derivative too.
     Leave the module out of DistributedDataParallel (`_set_params_and_buffers_to_ignore_for_model`, or wrap the rest).
     """
 
@@ -55,9 +56,13 @@ class ShardedEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         _inside(ids, self.num_embeddings)
+        part_of(self.shards.group, self.weight)  # here, since copies and loaded states are other Parameters
         groups = grouped(ids.reshape(-1), self.num_embeddings, known=True)
         halo = Halo(self.shards, groups.rows)
-        rows = _Lookup.apply(self.weight, halo, 1 / self.shards.world if self.average else 1.0)
+        asked: Tensor = Rows.apply(self.weight, halo.index)
+        if self.average and self.shards.world > 1:
+            asked = _Mean.apply(asked, self.shards.world)
+        rows = halo.give(asked)
         return rows.index_select(0, groups.each).unflatten(0, ids.shape)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -79,21 +84,35 @@ class ShardedEmbedding(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}, rows {low} to {high} here"
 
 
-class _Lookup(torch.autograd.Function):
+class _Mean(torch.autograd.Function):
+    """Rows as they are; their gradients are divided by the number of ranks."""
+
     @staticmethod
-    def forward(weight: Tensor, halo: Halo, scale: float) -> Tensor:
-        return halo.give(weight)
+    def forward(rows: Tensor, ranks: int) -> Tensor:
+        return rows.view_as(rows)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        weight, ctx.halo, ctx.scale = inputs
-        ctx.shape = weight.shape
+        ctx.ranks = inputs[1]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        back = ctx.halo.back(grads[0].contiguous())
-        if ctx.scale != 1:
-            back = back * ctx.scale
-        grad = torch.sparse_coo_tensor(ctx.halo.index[None], back, ctx.shape, check_invariants=False)
-        return grad, None, None
+        return _Divide.apply(grads[0], ctx.ranks), None
+
+
+class _Divide(torch.autograd.Function):
+    """No further: whether a derivative of gradients was divided already depends on what they went into."""
+
+    @staticmethod
+    def forward(grad: Tensor, ranks: int) -> Tensor:
+        return grad / ranks
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise SparseError(
+            "a ShardedEmbedding with average=True has first derivatives only: pass average=False, and divide the loss "
+            "by the number of ranks."
+        )

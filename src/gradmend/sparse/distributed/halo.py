@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gradmend.sparse.distributed.shards import Shards, counts, trade
 from gradmend.sparse.errors import SparseError
@@ -30,30 +29,26 @@ class Halo:
         """[rows, ...]: the rows named, wherever they are; differentiable."""
         if local.shape[0] != self.shards.count:
             raise SparseError(f"this rank has {self.shards.count} rows, and was given {local.shape[0]}.")
-        made: Tensor = _Fetch.apply(local, self)
+        return self.give(local.index_select(0, self.index))
+
+    def give(self, asked: Tensor) -> Tensor:
+        """This rank's rows that others asked for -> the rows named; differentiable, to any order."""
+        made: Tensor = _Trade.apply(asked, self, False)
         return made
 
-    def give(self, local: Tensor) -> Tensor:
-        return trade(self.shards.group, local.index_select(0, self.index), self.send, self.receive)
 
-    def back(self, grad: Tensor) -> Tensor:
-        """[index, ...]: gradients of rows, brought to those who have them."""
-        return trade(self.shards.group, grad, self.receive, self.send)
+class _Trade(torch.autograd.Function):
+    """Rows to those who asked for them or, `home`, back to those who have them: each is the other's backward."""
 
-
-class _Fetch(torch.autograd.Function):
     @staticmethod
-    def forward(local: Tensor, halo: Halo) -> Tensor:
-        return halo.give(local)
+    def forward(rows: Tensor, halo: Halo, home: bool) -> Tensor:
+        send, receive = (halo.receive, halo.send) if home else (halo.send, halo.receive)
+        return trade(halo.shards.group, rows, send, receive)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        local, ctx.halo = inputs
-        ctx.shape = local.shape
+        _, ctx.halo, ctx.home = inputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (grad,) = grads
-        back = ctx.halo.back(grad.contiguous())
-        return back.new_zeros(ctx.shape).index_add_(0, ctx.halo.index, back), None
+        return _Trade.apply(grads[0], ctx.halo, not ctx.home), None, None

@@ -13,6 +13,7 @@ from gradmend.sparse.distributed.halo import Halo
 from gradmend.sparse.distributed.shards import Shards, agree
 from gradmend.sparse.errors import PatternError, SparseError
 from gradmend.sparse.kernels.grouping import grouped
+from gradmend.sparse.nn.clip import part_of
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make
 
@@ -84,6 +85,8 @@ class ShardedSparseTensor:
             )
         if not isinstance(X, Tensor) or X.dim() != 2:
             raise SparseError("S @ X takes this rank's rows of a matrix, or a DTensor of all of them.")
+        for shard in (X, self.local._given):
+            part_of(self.rows.group, shard)
         return make(self._narrow, self.local.values()) @ self.halo.fetch(X)
 
     def __repr__(self) -> str:

@@ -66,4 +66,10 @@ def check_free(weight: SparseWeight) -> None:
 def _each(optimizer: Optimizers) -> list[torch.optim.Optimizer]:
     if optimizer is None:
         return []
-    return [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    found = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    if any(isinstance(one, torch.optim.LBFGS) for one in found):
+        raise SparseError(
+            "LBFGS keeps one history for all parameters together, in which entries can't change places: use another "
+            "optimizer, or pass optimizer=None and make a new LBFGS after each change."
+        )
+    return found

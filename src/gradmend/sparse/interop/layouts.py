@@ -41,9 +41,51 @@ def from_torch(A: Tensor) -> SparseTensor:
 
 def _from_coo(A: Tensor) -> SparseTensor:
     if A.requires_grad:
+        if (leaf := _leaf_behind(A)) is not None:
+            return SparseTensor(Pattern(A._indices(), A.shape[: A.sparse_dim()]), leaf)
+        cut = _constructed(A.grad_fn)
         A = A.coalesce()
-        return SparseTensor(Pattern(A.indices(), A.shape[: A.sparse_dim()]), A.values())
+        values = _Once.apply(A.values()) if cut else A.values()
+        return SparseTensor(Pattern(A.indices(), A.shape[: A.sparse_dim()]), values)
     return SparseTensor(Pattern(A._indices(), A.shape[: A.sparse_dim()]), A._values())
+
+
+def _leaf_behind(A: Tensor) -> Tensor | None:
+    """The leaf that A was built from, if A lies in its memory and nobody waits for the gradient of A itself."""
+    if A.grad_fn is None or A.retains_grad or A._backward_hooks:
+        return None
+    leaf = next((getattr(n, "variable", None) for n, _ in A.grad_fn.next_functions if n is not None), None)
+    stored = A._values()
+    if leaf is None or leaf.layout != torch.strided or leaf.data_ptr() != stored.data_ptr():
+        return None
+    return leaf if leaf.shape == stored.shape and leaf.dtype == stored.dtype else None
+
+
+def _constructed(node: Any) -> bool:
+    """By torch.sparse_coo_tensor, the backward of which cuts second derivatives in silence (2.13)."""
+    if node is not None and node.name().startswith("Coalesce"):
+        node = node.next_functions[0][0]
+    return node is not None and node.name().startswith("SparseCooTensorWithDims")
+
+
+class _Once(torch.autograd.Function):
+    """Values that have a first derivative, and no second."""
+
+    @staticmethod
+    def forward(values: Tensor) -> Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled() and grads[0].requires_grad:
+            raise SparseError(
+                "create_graph=True reached the values of a torch sparse tensor: torch.sparse_coo_tensor would cut the "
+                "second derivative there in silence. Give the values to SparseTensor.from_coo(indices, values, size)."
+            )
+        return grads[0]
 
 
 def _values(A: Tensor) -> Tensor:
@@ -101,7 +143,8 @@ class ToTorch(torch.autograd.Function):
             grad = grad.to_dense()
         if grad.layout == torch.strided:
             return pick(grad, ctx.pattern), None, None, None
-        at = make(ctx.pattern, grad.new_zeros(ctx.pattern.nnz, layout=torch.strided))
+        shape = (ctx.pattern.nnz, *grad.shape[ctx.pattern.ndim :])
+        at = make(ctx.pattern, torch.zeros(shape, dtype=grad.dtype, device=grad.device))
         return sparse_mask(from_torch(grad), at).values(), None, None, None
 
 

@@ -7,11 +7,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.tensor import SparseTensor
 
 Parameters = Tensor | SparseTensor | Iterable[Any]
+# Plain tensors that are one rank's part of a larger one -> the process group that has all of it.
+_parts: Any = WeakTensorKeyDictionary()
+
+
+def part_of(group: Any, param: Tensor) -> None:
+    """Norms of this parameter's gradient are those of all ranks' parts."""
+    if param.is_leaf:  # what is no leaf has no gradient to clip
+        _parts[param] = group
+
+
+def _group_of(grad: Any) -> Any:
+    return next((group for p, group in _parts.items() if p.grad is grad), None)
 
 
 def _owners(parameters: Parameters) -> list[Tensor]:
@@ -43,12 +56,20 @@ def get_total_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """The norm of all of them as one vector; for gradients, of whatever layout, pass [p.grad for p in parameters]."""
+    """The norm of all of them as one vector; for gradients, of whatever layout, pass [p.grad for p in parameters].
+
+    With gradients that are sharded over ranks (DTensor, ShardedEmbedding) all ranks must call this.
+    """
     given = [tensors] if isinstance(tensors, Tensor | SparseTensor) else list(tensors)
     numbers = [_numbers(t) for t in given]
     if not numbers:
         return torch.tensor(0.0)
-    norms = [_whole(torch.linalg.vector_norm(x, float(norm_type))) for x in numbers if x.numel()]
+    norms = []
+    for t, x in zip(given, numbers, strict=True):
+        if (group := _group_of(t)) is not None:
+            norms.append(_over_ranks(x, float(norm_type), group))
+        elif x.numel():
+            norms.append(_whole(torch.linalg.vector_norm(x, float(norm_type))))
     if not norms:
         return torch.zeros((), device=numbers[0].device)
     total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]), float(norm_type))
@@ -96,6 +117,20 @@ def _whole(norm: Tensor) -> Tensor:
     """Of a gradient that lies on many ranks (DTensor), the norm of all of it."""
     made: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return made
+
+
+def _over_ranks(mine: Tensor, order: float, group: Any) -> Tensor:
+    """Every rank takes part, also one that has no numbers."""
+    from torch import distributed as dist
+
+    if mine.numel():
+        norm = torch.linalg.vector_norm(mine, order).reshape(1)
+    else:
+        norm = torch.full((1,), 0.0 if order >= 0 else float("inf"), dtype=mine.dtype, device=mine.device)
+    every = [torch.empty_like(norm) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, norm, group=group)
+    found = torch.cat(every)
+    return found.sum() if order == 0 else torch.linalg.vector_norm(found, order)
 
 
 def _held(grad: Tensor) -> Tensor:

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from gradmend.sparse import kernels
 from gradmend.sparse.errors import OutsideError, SparseError
+from gradmend.sparse.interop.layouts import ToTorch
 from gradmend.sparse.kernels import checks
 from gradmend.sparse.kernels.grouping import grouped
+from gradmend.sparse.kernels.plain import conj, wide
+from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
 
@@ -83,6 +85,8 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             ids, ptr, weights = self._words(input)
         else:
             ids, ptr, weights = self._bags(input, offsets, per_sample_weights)
+        if _raw(ids) is not ids:
+            return self._of_batched_ids(ids, ptr, weights)
         ids, ptr, weights = self._without_padding(ids, ptr, weights)
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if self.mode == "max":
@@ -114,6 +118,21 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             )
         made: Tensor = _Bags.apply(self.weight, weights, ids, ptr)
         return made
+
+    def _of_batched_ids(self, ids: Tensor, ptr: Tensor, weights: Tensor | None) -> Tensor:
+        """Under vmap each item has another number of paddings: torch's own op counts them."""
+        if weights is not None and self.mode != "sum":
+            raise SparseError(f'under vmap per_sample_weights are for mode="sum", not for "{self.mode}".')
+        return F.embedding_bag(
+            ids,
+            self.weight,
+            ptr,
+            mode=self.mode,
+            sparse=self.mode != "max",
+            per_sample_weights=weights,
+            include_last_offset=True,
+            padding_idx=self.padding_idx,
+        )
 
     def _words(self, S: SparseTensor) -> tuple[Tensor, Tensor, Tensor | None]:
         if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim() or S.pattern.size[1] != self.num_embeddings:
@@ -173,21 +192,28 @@ class _Bags(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,), (table, weights, ids, ptr) = grads, ctx.saved_tensors
         d_table = d_weights = None
-        bags = ptr.shape[0] - 1
+        bags, bag = ptr.shape[0] - 1, kernels.rows_of(ptr, ids.shape[0])
+        again = torch.is_grad_enabled()  # kernels have no graph for a second derivative, torch's own ops do
         if ctx.needs_input_grad[0]:
             groups = grouped(ids, table.shape[0], known=True)
-            bag = kernels.rows_of(ptr, ids.shape[0]).index_select(0, groups.order)
-            size = (groups.rows.shape[0], bags)
-            rows = kernels.spmm(groups.crow, bag, weights, grad, groups.order, size)
-            d_table = torch.sparse_coo_tensor(
-                groups.rows[None], rows, table.shape, is_coalesced=True, check_invariants=False
-            )
+            if again:
+                terms = (weights.conj()[:, None] * grad[bag]).to(wide(grad.dtype))
+                rows = terms.new_zeros(groups.rows.shape[0], grad.shape[1]).index_add(0, groups.each, terms)
+                rows = rows.to(grad.dtype)
+            else:
+                bag, size = bag.index_select(0, groups.order), (groups.rows.shape[0], bags)
+                rows = kernels.spmm(groups.crow, bag, conj(weights), grad, groups.order, size)
+            d_table = _by_rows(groups.rows, rows, table)
         if ctx.needs_input_grad[1]:
-            d_weights = kernels.sddmm(ptr, ids, grad, table, size=(bags, table.shape[0]))
+            if again:
+                each = torch.arange(ids.shape[0] + 1, device=ids.device)
+                looked = _Bags.apply(table, torch.ones_like(weights), ids, each).conj()
+                d_weights = (grad[bag] * looked).to(wide(grad.dtype)).sum(1).to(grad.dtype)
+            else:
+                d_weights = kernels.sddmm(ptr, ids, grad, conj(table), size=(bags, table.shape[0]))
         return d_table, d_weights, None, None
 
 
@@ -206,17 +232,44 @@ class _Largest(torch.autograd.Function):
         ctx.save_for_backward(inputs[0], rows, count)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         table, rows, count = ctx.saved_tensors
         full = count > 0  # torch names row 0 for an empty bag
         rows, grad = rows[full], grads[0][full]
         named, place = rows.unique(return_inverse=True)
         summed = grad.new_zeros(named.shape[0], table.shape[1]).scatter_add_(0, place, grad)
-        d_table = torch.sparse_coo_tensor(
-            named[None], summed, table.shape, is_coalesced=True, check_invariants=False
+        return _by_rows(named, summed, table), None, None
+
+
+class Rows(torch.autograd.Function):
+    """table[ids] with a row-sparse gradient. torch's own embedding has no third derivative, and no second of no ids (2.13)."""
+
+    @staticmethod
+    def forward(table: Tensor, ids: Tensor) -> Tensor:
+        return table.index_select(0, ids)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (grad,), (table, ids) = grads, ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return torch.sparse_coo_tensor(ids[None], grad, table.shape, check_invariants=False), None
+        groups = grouped(ids, table.shape[0], known=True)
+        summed = grad.new_zeros(groups.rows.shape[0], grad.shape[1]).index_add(0, groups.each, grad)
+        return _by_rows(groups.rows, summed, table), None
+
+
+def _by_rows(rows: Tensor, values: Tensor, table: Tensor) -> Tensor:
+    """The gradient of a table, of different rows that ascend. torch's constructor has no second derivative (2.13)."""
+    if torch.is_grad_enabled() and values.requires_grad:
+        made: Tensor = ToTorch.apply(
+            values, Pattern.sorted(rows[None], table.shape[:1]), torch.sparse_coo, None
         )
-        return d_table, None, None
+        return made
+    return torch.sparse_coo_tensor(rows[None], values, table.shape, is_coalesced=True, check_invariants=False)
 
 
 def _only(options: dict[str, Any], *names: str) -> None:
@@ -232,6 +285,13 @@ def _inside(ids: Tensor, bound: int) -> None:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise SparseError(f"ids are whole numbers, not {ids.dtype}.")
     if ids.numel() and not ids.is_meta and not torch.compiler.is_compiling():
-        low, high = (int(n) for n in ids.aminmax())
+        low, high = (int(n) for n in _raw(ids).aminmax())
         if low < 0 or high >= bound:
             raise OutsideError(f"ids go from {low} to {high}, and the table has the rows 0 to {bound - 1}.")
+
+
+def _raw(ids: Tensor) -> Tensor:
+    """What lies in memory: vmap lets nobody ask a batched tensor for a number."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(ids):
+        ids = torch._C._functorch.get_unwrapped(ids)
+    return ids

@@ -40,6 +40,10 @@ class RowAdagrad(RowOptimizer):
             self._BY_ROW = ("sum",)
         super().__init__(params, {**defaults, **start, "error_if_nonfinite": error_if_nonfinite})
 
+    def __getstate__(self) -> dict[str, Any]:
+        # torch's has groups and state alone: a copy must know how its state is shaped.
+        return {**super().__getstate__(), "_BY_ROW": self._BY_ROW}
+
     def _fills(self, group: Group) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}
 

@@ -77,9 +77,9 @@ class Entries(torch.autograd.Function):
         (grad,) = grads
         if torch.is_grad_enabled() and not ctx.known.ours and not ctx.leaf:
             raise SparseError(
-                "create_graph=True reached a torch sparse tensor that was built before gradmend.sparse.patch(): "
-                "PyTorch would cut the second derivative there in silence. Build the tensor while patched, or "
-                "use gradmend.sparse.SparseTensor."
+                "create_graph=True reached a torch sparse tensor that no constructor patched by gradmend.sparse.patch() "
+                "has built (a conversion did, or it is older than patch()): PyTorch may cut the second derivative there "
+                "in silence. Build it of indices and values while patched, or use gradmend.sparse.SparseTensor."
             )
         return to_torch(ctx.known.pattern.canonical(), grad, ctx.layout), None, None, None
 
@@ -93,11 +93,19 @@ def entries(A: Tensor) -> SparseTensor:
             return make(known.pattern.canonical(), known.pattern.arrange(source))
         values = known.entries
         if values is None:
-            values = Entries.apply(A, known, A.layout, A.is_leaf)
+            values = Entries.apply(A, known, A.layout, A.is_leaf or converted(A))
             known.entries = values
     else:
         values = Entries.forward(A, known, A.layout, True)
     return make(known.pattern.canonical(), values)
+
+
+def converted(A: Tensor) -> bool:
+    """By to_sparse() and its kin from a dense leaf: to any order, torch's backward of that is right (2.13)."""
+    if A.grad_fn is None or not A.grad_fn.name().startswith("ToSparse"):
+        return False
+    source = getattr(A.grad_fn.next_functions[0][0], "variable", None)
+    return source is not None and source.layout == torch.strided
 
 
 def graph_values(A: Tensor, known: Known) -> Tensor | None:

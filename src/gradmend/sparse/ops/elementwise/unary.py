@@ -137,7 +137,8 @@ def hardtanh(
     if min_val is None or max_val is None:
         raise SparseError("hardtanh takes two numbers.")
     flag("inplace", inplace)
-    return clamp(S, min_val, max_val)
+    clamp(S, min_val, max_val)  # what it refuses; its gradient is 1 at the bounds, and hardtanh's is 0
+    return S.like(F.hardtanh(S.values(), min_val, max_val))
 
 
 @implements("threshold")

@@ -70,7 +70,8 @@ def first_extreme(values: Tensor, segs: Segments, largest: bool) -> Tensor:
     """[nnz, ...] -> [groups, ...]: the extreme of each group, its gradient to the first entry that has it."""
     nnz, least = values.shape[0], lowest(values.dtype, not largest)
     if nnz == 0:
-        return values.new_zeros(segs.groups, *values.shape[1:])
+        # Joined to the values, of which there are none: what was differentiable stays so.
+        return torch.cat([values, values.new_zeros(segs.groups, *values.shape[1:])])
     top = extreme(values, segs, largest, least)
     hit = (values == spread(top, segs)) | values.isnan()
     number = torch.arange(nnz, device=values.device).view(-1, *[1] * (values.dim() - 1))

@@ -178,7 +178,8 @@ def lookup(S: SparseTensor, index: Sequence[Tensor]) -> Tensor:
     there, at = find(S.pattern, linear(places, size))
     values = entries_first(S)
     if S.nnz == 0:
-        found = values.new_zeros(at.shape[0], *values.shape[1:])
+        # Joined to the values, of which there are none: what was differentiable stays so.
+        found = torch.cat([values, values.new_zeros(at.shape[0], *values.shape[1:])])
     else:
         found = values.index_select(0, at)
         found = torch.where(there.view(-1, *[1] * (found.dim() - 1)), found, torch.zeros_like(found))
