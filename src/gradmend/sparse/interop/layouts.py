@@ -101,7 +101,8 @@ class ToTorch(torch.autograd.Function):
             grad = grad.to_dense()
         if grad.layout == torch.strided:
             return pick(grad, ctx.pattern), None, None, None
-        at = make(ctx.pattern, grad.new_zeros(ctx.pattern.nnz, layout=torch.strided))
+        shape = (ctx.pattern.nnz, *grad.shape[ctx.pattern.ndim :])
+        at = make(ctx.pattern, torch.zeros(shape, dtype=grad.dtype, device=grad.device))
         return sparse_mask(from_torch(grad), at).values(), None, None, None
 
 
