@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
-from gradmend.sparse.errors import PatternError, SparseError
+from gradmend.sparse.errors import ArgumentError, PatternError, SparseError
 from gradmend.sparse.nn import patterns
 from gradmend.sparse.nn.linear import chosen
 from gradmend.sparse.nn.weight import SparseWeight
@@ -31,7 +31,7 @@ class SparseConv2d(nn.Module):
         out_channels: int,
         kernel_size: Pair,
         stride: Pair = 1,
-        padding: Pair = 0,
+        padding: Pair | str = 0,
         dilation: Pair = 1,
         groups: int = 1,
         bias: bool = True,
@@ -47,7 +47,8 @@ class SparseConv2d(nn.Module):
             raise SparseError(f"{groups} groups don't divide {in_channels} and {out_channels} channels.")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size, self.stride = _pair(kernel_size), _pair(stride)
-        self.padding, self.dilation = _pair(padding), _pair(dilation)
+        self.padding, self.dilation = padding if isinstance(padding, str) else _pair(padding), _pair(dilation)
+        self._sides = self._around()
         size = (out_channels, in_channels // groups * math.prod(self.kernel_size))
         if pattern is None:
             pattern = patterns.random(size, density, generator=generator)
@@ -70,10 +71,8 @@ class SparseConv2d(nn.Module):
         cls, layer: nn.Conv2d, mask: Tensor | Pattern | None = None, *, density: float | None = None
     ) -> SparseConv2d:
         """A pruned layer: its largest weights, those of a mask of their shape, or those that are not zero."""
-        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-            raise SparseError(
-                f"SparseConv2d pads with zeros, by a number, not {layer.padding_mode!r} by {layer.padding!r}."
-            )
+        if layer.padding_mode != "zeros":
+            raise SparseError(f"SparseConv2d pads with zeros, not {layer.padding_mode!r}.")
         weight = layer.weight.detach().flatten(1)
         if isinstance(mask, Tensor):
             mask = mask.flatten(1)
@@ -83,7 +82,7 @@ class SparseConv2d(nn.Module):
             layer.out_channels,
             _two(layer.kernel_size),
             _two(layer.stride),
-            _two(layer.padding),
+            layer.padding if isinstance(layer.padding, str) else _two(layer.padding),
             _two(layer.dilation),
             layer.groups,
             layer.bias is not None,
@@ -106,7 +105,7 @@ class SparseConv2d(nn.Module):
             return self.forward(x[None])[0]
         windows = self._windows(x)
         batch, height, width = windows.shape[3:]
-        flat = windows.reshape(-1, batch * height * width)
+        flat = windows.reshape(math.prod(windows.shape[:3]), batch * height * width)
         out = self._grouped(flat)
         if self.bias is not None:
             out = out + self.bias[:, None].to(out.dtype)
@@ -124,8 +123,7 @@ class SparseConv2d(nn.Module):
     def _windows(self, x: Tensor) -> Tensor:
         """[in, kernel height, kernel width, batch, height, width]: a view of the padded images."""
         (kh, kw), (sh, sw), (dh, dw) = self.kernel_size, self.stride, self.dilation
-        ph, pw = self.padding
-        x = F.pad(x, (pw, pw, ph, ph)).transpose(0, 1)
+        x = F.pad(x, self._sides).transpose(0, 1)
         tall, wide = dh * (kh - 1) + 1, dw * (kw - 1) + 1
         if x.shape[2] < tall or x.shape[3] < wide:
             raise SparseError(
@@ -133,6 +131,20 @@ class SparseConv2d(nn.Module):
             )
         seen = x.unfold(2, tall, sh).unfold(3, wide, sw)[..., ::dh, ::dw]
         return seen.permute(0, 4, 5, 1, 2, 3)
+
+    def _around(self) -> list[int]:
+        """How much is padded: left, right, above, below. What is odd of "same" goes right and below, as in torch."""
+        if isinstance(self.padding, tuple):
+            ph, pw = self.padding
+            return [pw, pw, ph, ph]
+        if self.padding not in ("same", "valid"):
+            raise ArgumentError(f'padding is a number, a pair, "same" or "valid", not {self.padding!r}.')
+        if self.padding == "valid":
+            return [0] * 4
+        if self.stride != (1, 1):
+            raise ArgumentError(f'padding="same" takes a stride of 1, not {self.stride}.')
+        spare = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        return [side for n in reversed(spare) for side in (n // 2, n - n // 2)]
 
     def extra_repr(self) -> str:
         return (
