@@ -108,9 +108,14 @@ def test_indices_outside() -> None:
         lambda: S[0, 7],
         lambda: S[0, 0, 0],
         lambda: S[torch.tensor([True])],
+        lambda: S.index_select(0, torch.tensor([-1])),  # counts from 0 in torch too
+        lambda: S.index_select(1, torch.tensor([0, 3])),
     ):
         with pytest.raises(IndexError):
             f()
+    with pytest.raises(IndexError):
+        D.index_select(0, torch.tensor([-1]))
+    assert torch.equal(S[torch.tensor([-1])].to_dense(), S.to_dense()[[-1]])
     assert S[-1].to_dense().tolist() == [0, 0, 3]
 
 

@@ -125,6 +125,37 @@ def test_conv_padding_that_torch_refuses() -> None:
             SparseConv2d(3, 4, 3, **options)
 
 
+def test_conv_takes_whole_numbers() -> None:
+    for wrong in (1.5, "a", None, (3,), (3, 3, 3), (3, 2.5)):
+        with pytest.raises(ArgumentError, match="kernel_size is a whole number or a pair of them, not"):
+            SparseConv2d(3, 4, wrong)
+    for name, value in (("kernel_size", 0), ("stride", 0), ("dilation", 0), ("padding", -1)):
+        with pytest.raises(ArgumentError, match=f"{name} is at least"):
+            SparseConv2d(3, 4, **{"kernel_size": 3, name: value})
+
+
+def test_a_state_is_taken_whole_or_refused() -> None:
+    layer = SparseLinear(8, 8, 0.3)
+
+    def told(change: Callable[[dict[str, Any]], Any]) -> str:
+        state = copy.deepcopy(layer.state_dict())
+        change(state)
+        before = layer.weight().to_dense()
+        with pytest.raises(PatternError) as error:
+            layer.load_state_dict(state)
+        assert torch.equal(layer.weight().to_dense(), before)
+        return str(error.value)
+
+    def mixed(state: dict[str, Any]) -> None:
+        order = torch.arange(layer.weight.pattern.nnz).flip(0)
+        places = state["weight._extra_state"]
+        places["indices"], state["weight.values"] = places["indices"][:, order], state["weight.values"][order]
+
+    assert "its places are not in order" in told(mixed)
+    assert "it has no size" in told(lambda s: s["weight._extra_state"].update(size=None))
+    assert "are a str, no tensor" in told(lambda s: s.update({"weight.values": "0.5"}))
+
+
 @pytest.mark.parametrize("features", [(0, 3), (3, 0), (0, 0), (2, 3)])
 @pytest.mark.parametrize("lead", [(), (0,), (2,), (2, 0), (2, 3)])
 def test_linear_without_inputs(features: tuple[int, int], lead: tuple[int, ...]) -> None:

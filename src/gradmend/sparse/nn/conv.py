@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -46,8 +47,9 @@ class SparseConv2d(nn.Module):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise SparseError(f"{groups} groups don't divide {in_channels} and {out_channels} channels.")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride = _pair(kernel_size), _pair(stride)
-        self.padding, self.dilation = padding if isinstance(padding, str) else _pair(padding), _pair(dilation)
+        self.kernel_size, self.stride = _two("kernel_size", kernel_size, 1), _two("stride", stride, 1)
+        self.padding = padding if isinstance(padding, str) else _two("padding", padding, 0)
+        self.dilation = _two("dilation", dilation, 1)
         self._sides = self._around()
         size = (out_channels, in_channels // groups * math.prod(self.kernel_size))
         if pattern is None:
@@ -80,10 +82,10 @@ class SparseConv2d(nn.Module):
         made = cls(
             layer.in_channels,
             layer.out_channels,
-            _two(layer.kernel_size),
-            _two(layer.stride),
-            layer.padding if isinstance(layer.padding, str) else _two(layer.padding),
-            _two(layer.dilation),
+            layer.kernel_size,  # type: ignore[arg-type]  # tuples of any length to a type checker
+            layer.stride,  # type: ignore[arg-type]
+            layer.padding,  # type: ignore[arg-type]
+            layer.dilation,  # type: ignore[arg-type]
             layer.groups,
             layer.bias is not None,
             pattern=pattern,
@@ -152,5 +154,12 @@ class SparseConv2d(nn.Module):
         )
 
 
-def _two(x: Any) -> tuple[int, int]:
-    return (int(x[0]), int(x[1]))
+def _two(name: str, x: Any, least: int) -> tuple[int, int]:
+    found = _pair(x)
+    try:
+        height, width = (operator.index(n) for n in found)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name} is a whole number or a pair of them, not {x!r}.") from error
+    if min(height, width) < least:
+        raise ArgumentError(f"{name} is at least {least}, not {x!r}.")
+    return height, width
