@@ -101,8 +101,7 @@ class ToTorch(torch.autograd.Function):
             grad = grad.to_dense()
         if grad.layout == torch.strided:
             return pick(grad, ctx.pattern), None, None, None
-        shape = (ctx.pattern.nnz, *grad.shape[ctx.pattern.ndim :])
-        at = make(ctx.pattern, torch.zeros(shape, dtype=grad.dtype, device=grad.device))
+        at = make(ctx.pattern, grad.new_zeros(ctx.pattern.nnz, layout=torch.strided))
         return sparse_mask(from_torch(grad), at).values(), None, None, None
 
 
