@@ -108,10 +108,9 @@ def entries(A: Tensor) -> SparseTensor:
         return make(pattern, values)
     # A and the tensor it was built from count their versions apart, so what backward keeps is memory of its own.
     copied = values.clone() if pattern.is_canonical else pattern.arrange(values)
-    if copied.grad_fn is not None:
-        copied.grad_fn.metadata["gradmend.entries"] = (
-            values  # kept for the next use, as long as this one lives
-        )
+    node: Any = copied.grad_fn
+    if node is not None:
+        node.metadata["gradmend.entries"] = values  # for the next use, as long as this one lives
     return make(pattern.canonical(), copied)
 
 
