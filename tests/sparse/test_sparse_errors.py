@@ -91,6 +91,16 @@ def test_other_refusals(f: Callable[[], Any], said: str) -> None:
         f()
 
 
+def test_a_mask_is_boolean() -> None:
+    for mask in (S, D):
+        with pytest.raises(
+            SparseError, match="masked_fill takes a boolean mask, such as S != 0, not torch.float32"
+        ):
+            S.masked_fill(mask, 0)
+    with pytest.raises(RuntimeError, match="boolean masks"):
+        D.masked_fill(D, 0)
+
+
 def test_methods_that_are_not_there() -> None:
     with pytest.raises(AttributeError, match=r"S\.relu_ would write in place.*use S\.relu or S\.map\(f\)"):
         S.relu_()
