@@ -91,6 +91,16 @@ def test_other_refusals(f: Callable[[], Any], said: str) -> None:
         f()
 
 
+def test_a_mask_is_boolean() -> None:
+    for mask in (S, D):
+        with pytest.raises(
+            SparseError, match=r"masked_fill takes a boolean mask, such as S != 0, not torch\.float32"
+        ):
+            S.masked_fill(mask, 0)
+    with pytest.raises(RuntimeError, match="boolean masks"):
+        D.masked_fill(D, 0)
+
+
 def test_methods_that_are_not_there() -> None:
     with pytest.raises(AttributeError, match=r"S\.relu_ would write in place.*use S\.relu or S\.map\(f\)"):
         S.relu_()
@@ -108,9 +118,14 @@ def test_indices_outside() -> None:
         lambda: S[0, 7],
         lambda: S[0, 0, 0],
         lambda: S[torch.tensor([True])],
+        lambda: S.index_select(0, torch.tensor([-1])),  # counts from 0 in torch too
+        lambda: S.index_select(1, torch.tensor([0, 3])),
     ):
         with pytest.raises(IndexError):
             f()
+    with pytest.raises(IndexError):
+        D.index_select(0, torch.tensor([-1]))
+    assert torch.equal(S[torch.tensor([-1])].to_dense(), S.to_dense()[[-1]])
     assert S[-1].to_dense().tolist() == [0, 0, 3]
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradmend.sparse import Pattern, PatternError, SparseError, SparseTensor, band
+from gradmend.sparse.errors import ArgumentError
 from gradmend.sparse.nn import (
     GraphAttention,
     SparseAttention,
@@ -103,6 +104,69 @@ def test_conv(groups: int) -> None:
     torch.testing.assert_close(x.grad, y.grad)
     torch.testing.assert_close(ours.weight.values.grad, dense.weight.grad[mask])
     torch.testing.assert_close(train(ours, drawn(2, 4, 6, 6)), train(twin, drawn(2, 4, 6, 6)))
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, (4, 5)])
+@pytest.mark.parametrize("padding", ["same", "valid", (1, 2)])
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_conv_padding(kernel: Any, padding: Any, dilation: int) -> None:
+    layer = nn.Conv2d(3, 4, kernel, padding=padding, dilation=dilation, dtype=torch.float64)
+    x = torch.randn(2, 3, 14, 17, dtype=torch.float64)
+    torch.testing.assert_close(SparseConv2d.from_dense(layer)(x), layer(x))
+    made = SparseConv2d(3, 4, kernel, padding=padding, dilation=dilation, dtype=torch.float64)
+    assert made(x[:0]).shape == layer(x[:0]).shape  # a batch without images
+
+
+def test_conv_padding_that_torch_refuses() -> None:
+    for options in ({"padding": "full"}, {"padding": "same", "stride": 2}):
+        with pytest.raises(ValueError, match="padding"):
+            nn.Conv2d(3, 4, 3, **options)
+        with pytest.raises(ArgumentError, match="padding"):
+            SparseConv2d(3, 4, 3, **options)
+
+
+def test_conv_takes_whole_numbers() -> None:
+    for wrong in (1.5, "a", None, (3,), (3, 3, 3), (3, 2.5)):
+        with pytest.raises(ArgumentError, match="kernel_size is a whole number or a pair of them, not"):
+            SparseConv2d(3, 4, wrong)
+    for name, value in (("kernel_size", 0), ("stride", 0), ("dilation", 0), ("padding", -1)):
+        with pytest.raises(ArgumentError, match=f"{name} is at least"):
+            SparseConv2d(3, 4, **{"kernel_size": 3, name: value})
+
+
+def test_a_state_is_taken_whole_or_refused() -> None:
+    layer = SparseLinear(8, 8, 0.3)
+
+    def told(change: Callable[[dict[str, Any]], Any]) -> str:
+        state = copy.deepcopy(layer.state_dict())
+        change(state)
+        before = layer.weight().to_dense()
+        with pytest.raises(PatternError) as error:
+            layer.load_state_dict(state)
+        assert torch.equal(layer.weight().to_dense(), before)
+        return str(error.value)
+
+    def mixed(state: dict[str, Any]) -> None:
+        order = torch.arange(layer.weight.pattern.nnz).flip(0)
+        places = state["weight._extra_state"]
+        places["indices"], state["weight.values"] = places["indices"][:, order], state["weight.values"][order]
+
+    assert "its places are not in order" in told(mixed)
+    assert "it has no size" in told(lambda s: s["weight._extra_state"].update(size=None))
+    assert "are a str, no tensor" in told(lambda s: s.update({"weight.values": "0.5"}))
+
+
+@pytest.mark.parametrize("features", [(0, 3), (3, 0), (0, 0), (2, 3)])
+@pytest.mark.parametrize("lead", [(), (0,), (2,), (2, 0), (2, 3)])
+def test_linear_without_inputs(features: tuple[int, int], lead: tuple[int, ...]) -> None:
+    x = torch.ones(*lead, features[0], requires_grad=True)
+    ours, twin = SparseLinear(*features, density=1.0), nn.Linear(*features)
+    with torch.no_grad():
+        twin.weight.copy_(ours.weight().to_dense())
+        twin.bias.copy_(ours.bias)
+    torch.testing.assert_close(ours(x), twin(x))
+    ours(x).sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape
 
 
 def test_rows_start_within_their_own_bound() -> None:

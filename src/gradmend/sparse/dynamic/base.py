@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradmend.sparse.dynamic.carry import Optimizers, _each, check_free, repattern
+from gradmend.sparse.dynamic.carry import Optimizers, check_free, each, repattern
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.nn.weight import SparseWeight
@@ -35,7 +35,7 @@ class PatternScheduler:
                 "the model has no sparse weights: use SparseLinear, SparseConv2d or SparseWeight."
             )
         if isinstance(optimizer, torch.optim.Optimizer):
-            _each(optimizer)  # one that can't follow is refused now, not at the first change
+            each(optimizer)  # one that can't follow is refused now, not at the first change
         self.optimizer, self.every, self.until = optimizer, every, until
         self.count = 0
         self.group: Any = model.process_group if isinstance(model, DistributedDataParallel) else None

@@ -35,7 +35,7 @@ def repattern(weight: SparseWeight, pattern: Pattern, optimizer: Optimizers = No
         return made
 
     values, grad = carried(param.data), None if param.grad is None else carried(param.grad)
-    states = [(one, one.state.get(param, {})) for one in _each(optimizer)]
+    states = [(one, one.state.get(param, {})) for one in each(optimizer)]
     moved = [
         {
             n: carried(x)
@@ -63,7 +63,7 @@ def check_free(weight: SparseWeight) -> None:
         raise SparseError("the values are computed from others (pruned or parametrized): undo that first.")
 
 
-def _each(optimizer: Optimizers) -> list[torch.optim.Optimizer]:
+def each(optimizer: Optimizers) -> list[torch.optim.Optimizer]:
     if optimizer is None:
         return []
     found = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)

@@ -26,7 +26,7 @@ class Plan(NamedTuple):
 
 @cache
 def _features() -> dict[str, bool] | None:
-    """The CPU's features, or None where numba is missing or switched off by GRADMEND_NUMBA=0."""
+    """The CPU's features, or None where numba is missing or switched off (GRADMEND_NUMBA=0, NUMBA_DISABLE_JIT=1)."""
     if os.environ.get("GRADMEND_NUMBA") == "0" or importlib.util.find_spec("numba") is None:
         return None
     try:
@@ -35,6 +35,10 @@ def _features() -> dict[str, bool] | None:
 
         from gradmend.sparse.kernels import compiled  # noqa: F401  # a numba that does not import is no numba
     except Exception:
+        return None
+    if getattr(
+        config, "DISABLE_JIT", False
+    ):  # our kernels are LLVM's instructions, and mean nothing to Python
         return None
     # NUMBA_CPU_FEATURES: what numba compiles for, whatever the machine has.
     wanted: str | None = getattr(config, "CPU_FEATURES", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.utils import _pair
 
-from gradmend.sparse.errors import PatternError, SparseError
+from gradmend.sparse.errors import ArgumentError, PatternError, SparseError
 from gradmend.sparse.nn import patterns
 from gradmend.sparse.nn.linear import chosen
 from gradmend.sparse.nn.weight import SparseWeight
@@ -31,7 +32,7 @@ class SparseConv2d(nn.Module):
         out_channels: int,
         kernel_size: Pair,
         stride: Pair = 1,
-        padding: Pair = 0,
+        padding: Pair | str = 0,
         dilation: Pair = 1,
         groups: int = 1,
         bias: bool = True,
@@ -46,8 +47,10 @@ class SparseConv2d(nn.Module):
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise SparseError(f"{groups} groups don't divide {in_channels} and {out_channels} channels.")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride = _pair(kernel_size), _pair(stride)
-        self.padding, self.dilation = _pair(padding), _pair(dilation)
+        self.kernel_size, self.stride = _two("kernel_size", kernel_size, 1), _two("stride", stride, 1)
+        self.padding = padding if isinstance(padding, str) else _two("padding", padding, 0)
+        self.dilation = _two("dilation", dilation, 1)
+        self._sides = self._around()
         size = (out_channels, in_channels // groups * math.prod(self.kernel_size))
         if pattern is None:
             pattern = patterns.random(size, density, generator=generator)
@@ -70,10 +73,8 @@ class SparseConv2d(nn.Module):
         cls, layer: nn.Conv2d, mask: Tensor | Pattern | None = None, *, density: float | None = None
     ) -> SparseConv2d:
         """A pruned layer: its largest weights, those of a mask of their shape, or those that are not zero."""
-        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-            raise SparseError(
-                f"SparseConv2d pads with zeros, by a number, not {layer.padding_mode!r} by {layer.padding!r}."
-            )
+        if layer.padding_mode != "zeros":
+            raise SparseError(f"SparseConv2d pads with zeros, not {layer.padding_mode!r}.")
         weight = layer.weight.detach().flatten(1)
         if isinstance(mask, Tensor):
             mask = mask.flatten(1)
@@ -81,10 +82,10 @@ class SparseConv2d(nn.Module):
         made = cls(
             layer.in_channels,
             layer.out_channels,
-            _two(layer.kernel_size),
-            _two(layer.stride),
-            _two(layer.padding),
-            _two(layer.dilation),
+            layer.kernel_size,  # type: ignore[arg-type]  # tuples of any length to a type checker
+            layer.stride,  # type: ignore[arg-type]
+            layer.padding,  # type: ignore[arg-type]
+            layer.dilation,  # type: ignore[arg-type]
             layer.groups,
             layer.bias is not None,
             pattern=pattern,
@@ -106,7 +107,7 @@ class SparseConv2d(nn.Module):
             return self.forward(x[None])[0]
         windows = self._windows(x)
         batch, height, width = windows.shape[3:]
-        flat = windows.reshape(-1, batch * height * width)
+        flat = windows.reshape(math.prod(windows.shape[:3]), batch * height * width)
         out = self._grouped(flat)
         if self.bias is not None:
             out = out + self.bias[:, None].to(out.dtype)
@@ -124,8 +125,7 @@ class SparseConv2d(nn.Module):
     def _windows(self, x: Tensor) -> Tensor:
         """[in, kernel height, kernel width, batch, height, width]: a view of the padded images."""
         (kh, kw), (sh, sw), (dh, dw) = self.kernel_size, self.stride, self.dilation
-        ph, pw = self.padding
-        x = F.pad(x, (pw, pw, ph, ph)).transpose(0, 1)
+        x = F.pad(x, self._sides).transpose(0, 1)
         tall, wide = dh * (kh - 1) + 1, dw * (kw - 1) + 1
         if x.shape[2] < tall or x.shape[3] < wide:
             raise SparseError(
@@ -134,11 +134,32 @@ class SparseConv2d(nn.Module):
         seen = x.unfold(2, tall, sh).unfold(3, wide, sw)[..., ::dh, ::dw]
         return seen.permute(0, 4, 5, 1, 2, 3)
 
+    def _around(self) -> list[int]:
+        """How much is padded: left, right, above, below. What is odd of "same" goes right and below, as in torch."""
+        if isinstance(self.padding, tuple):
+            ph, pw = self.padding
+            return [pw, pw, ph, ph]
+        if self.padding not in ("same", "valid"):
+            raise ArgumentError(f'padding is a number, a pair, "same" or "valid", not {self.padding!r}.')
+        if self.padding == "valid":
+            return [0] * 4
+        if self.stride != (1, 1):
+            raise ArgumentError(f'padding="same" takes a stride of 1, not {self.stride}.')
+        spare = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        return [side for n in reversed(spare) for side in (n // 2, n - n // 2)]
+
     def extra_repr(self) -> str:
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         )
 
 
-def _two(x: Any) -> tuple[int, int]:
-    return (int(x[0]), int(x[1]))
+def _two(name: str, x: Any, least: int) -> tuple[int, int]:
+    found = _pair(x)
+    try:
+        height, width = (operator.index(n) for n in found)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"{name} is a whole number or a pair of them, not {x!r}.") from error
+    if min(height, width) < least:
+        raise ArgumentError(f"{name} is at least {least}, not {x!r}.")
+    return height, width

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from gradmend.sparse import kernels
 from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.interop.layouts import ToTorch
-from gradmend.sparse.kernels import checks
 from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.kernels.plain import conj, wide
 from gradmend.sparse.pattern import Pattern
@@ -35,7 +34,7 @@ class SparseEmbedding(nn.Embedding):
         super().__init__(num_embeddings, embedding_dim, padding_idx, sparse=True, **options)
 
     def forward(self, input: Tensor) -> Tensor:
-        _inside(input, self.num_embeddings)
+        _inside(input, self.weight.shape[0])
         return F.embedding(input, self.weight, self.padding_idx, sparse=True)
 
 
@@ -85,14 +84,20 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             ids, ptr, weights = self._words(input)
         else:
             ids, ptr, weights = self._bags(input, offsets, per_sample_weights)
+        if self.mode == "max" and weights is not None:
+            raise SparseError('per_sample_weights are for mode="sum" and "mean", not for "max".')
+        if weights is not None and weights.dtype != self.weight.dtype:
+            raise SparseError(
+                f"weights are {weights.dtype}, and the table is {self.weight.dtype}: convert one."
+            )
+        if torch.compiler.is_compiling():
+            return self._compiled(ids, ptr, weights)
         if _raw(ids) is not ids:
             return self._of_batched_ids(ids, ptr, weights)
         ids, ptr, weights = self._without_padding(ids, ptr, weights)
-        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        transformed = torch._C._are_functorch_transforms_active()
         if self.mode == "max":
-            if weights is not None:
-                raise SparseError('per_sample_weights are for mode="sum" and "mean", not for "max".')
-            if traced:
+            if transformed:
                 return F.embedding_bag(ids, self.weight, ptr, mode="max", include_last_offset=True)
             largest: Tensor = _Largest.apply(self.weight, ids, ptr)[0]
             return largest
@@ -102,11 +107,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             weights = share if weights is None else weights * share
         if weights is None:
             weights = torch.ones(ids.shape[0], dtype=self.weight.dtype, device=ids.device)
-        if weights.dtype != self.weight.dtype:
-            raise SparseError(
-                f"weights are {weights.dtype}, and the table is {self.weight.dtype}: convert one."
-            )
-        if traced:
+        if transformed:
             return F.embedding_bag(
                 ids,
                 self.weight,
@@ -134,10 +135,38 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             padding_idx=self.padding_idx,
         )
 
+    def _compiled(self, ids: Tensor, ptr: Tensor, weights: Tensor | None) -> Tensor:
+        """Of torch's ops, without a shape that hangs on numbers (but for weights with padding): one graph."""
+        bags, pad = ptr.shape[0] - 1, self.padding_idx
+        if weights is None:
+            how = "max" if self.mode == "max" else "sum"
+            out = F.embedding_bag(
+                ids,
+                self.weight,
+                ptr,
+                mode=how,
+                sparse=how == "sum",
+                include_last_offset=True,
+                padding_idx=pad,
+            )
+        else:
+            # Not embedding_bag's own weights: traced, their backward has no shape (2.13).
+            ids, ptr, weights = self._without_padding(ids, ptr, weights)
+            assert weights is not None
+            rows = F.embedding(ids, self.weight, sparse=True) * weights[:, None]
+            bag = torch.searchsorted(
+                ptr[1:].contiguous(), torch.arange(ids.shape[0], device=ids.device), right=True
+            )
+            out = rows.new_zeros(bags + 1, rows.shape[1]).index_add(0, bag, rows)[:bags]
+        if self.mode != "mean":
+            return out
+        count = ptr.diff() if pad is None or weights is not None else _before(ids != pad)[ptr].diff()
+        return out / count.clamp(min=1).to(out.dtype)[:, None]
+
     def _words(self, S: SparseTensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim() or S.pattern.size[1] != self.num_embeddings:
+        if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim() or S.pattern.size[1] != self.weight.shape[0]:
             raise SparseError(
-                f"a bag of words is a sparse matrix of (bags, {self.num_embeddings}), not {tuple(S.shape)}."
+                f"a bag of words is a sparse matrix of (bags, {self.weight.shape[0]}), not {tuple(S.shape)}."
             )
         if self.mode != "sum":
             raise SparseError(
@@ -149,7 +178,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
     def _bags(
         self, ids: Tensor, offsets: Tensor | None, weights: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        _inside(ids, self.num_embeddings)
+        _inside(ids, self.weight.shape[0])
         if weights is not None:
             if weights.shape != ids.shape:
                 raise SparseError(
@@ -166,8 +195,19 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         ptr = offsets.to(torch.int64)
         if not self.include_last_offset:
             ptr = torch.cat([ptr, ptr.new_tensor([flat.shape[0]])])
-        checks.pointers(ptr, flat.shape[0])
-        return flat, ptr, weights
+        # Only then does torch leave them out: else it adds them to the last bag, or counts them there (2.13).
+        tail = self.mode == "sum" and self.padding_idx is None
+        if torch.compiler.is_compiling():
+            if not tail and self.include_last_offset:
+                torch._assert_async(ptr[-1] == flat.shape[0], "the last offset is not the number of ids")
+            return flat, ptr, weights
+        last = _checked(ptr, flat.shape[0])
+        if last < flat.shape[0] and not tail:
+            raise SparseError(
+                f'the last offset is {last}, and there are {flat.shape[0]} ids. Ids in no bag are for mode="sum" '
+                f"without padding_idx: pass ids[:{last}]."
+            )
+        return flat[:last], ptr, None if weights is None else weights[:last]
 
     def _without_padding(
         self, ids: Tensor, ptr: Tensor, weights: Tensor | None
@@ -175,9 +215,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         if self.padding_idx is None:
             return ids, ptr, weights
         kept = ids != self.padding_idx
-        before = torch.zeros(kept.shape[0] + 1, dtype=torch.int64, device=kept.device)
-        torch.cumsum(kept, 0, out=before[1:])
-        return ids[kept], before[ptr], None if weights is None else weights[kept]
+        return ids[kept], _before(kept)[ptr], None if weights is None else weights[kept]
 
 
 class _Bags(torch.autograd.Function):
@@ -270,6 +308,23 @@ def _by_rows(rows: Tensor, values: Tensor, table: Tensor) -> Tensor:
         )
         return made
     return torch.sparse_coo_tensor(rows[None], values, table.shape, is_coalesced=True, check_invariants=False)
+
+
+def _checked(ptr: Tensor, ids: int) -> int:
+    """Where the last bag ends."""
+    if ptr.dim() != 1 or ptr.shape[0] == 0:
+        raise SparseError(f"offsets are one vector, not {tuple(ptr.shape)}.")
+    first, last = int(ptr[0]), int(ptr[-1])
+    if first != 0 or last > ids or bool((ptr.diff() < 0).any()):
+        raise SparseError(
+            f"offsets begin with 0, never fall, and none is beyond the {ids} ids; these go from {first} to {last}."
+        )
+    return last
+
+
+def _before(kept: Tensor) -> Tensor:
+    """[n + 1]: how many are kept before each place."""
+    return F.pad(kept.cumsum(0), (1, 0))
 
 
 def _only(options: dict[str, Any], *names: str) -> None:

@@ -109,6 +109,10 @@ class SparseWeight(nn.Module):
         values = state_dict.get(f"{prefix}values")
         if state is not None:
             loaded = _saved(state)
+            if values is not None and not isinstance(values, Tensor):
+                raise PatternError(
+                    f"the saved values of {prefix or 'a sparse weight'} are a {type(values).__name__}, no tensor."
+                )
             if values is not None and values.shape[:1] != (loaded.nnz,):
                 raise PatternError(
                     f"the saved state of {prefix or 'a sparse weight'} has {tuple(values.shape)} values for {loaded.nnz} places."
@@ -131,7 +135,13 @@ class _Named(nn.ModuleDict):
 def _saved(state: Any) -> Pattern:
     if not isinstance(state, dict) or not {"indices", "size"} <= state.keys():
         raise PatternError("the saved state of a sparse weight holds no pattern.")
-    return Pattern(state["indices"], state["size"]).canonical()
+    if state["size"] is None:
+        raise PatternError("the saved pattern is damaged: it has no size.")
+    found = Pattern(state["indices"], state["size"])
+    if not found.is_canonical:
+        # Sorting them here would leave the values behind, and the optimizer's state for each of them.
+        raise PatternError("the saved pattern is damaged: its places are not in order, or some come twice.")
+    return found
 
 
 def _device(pattern: Pattern) -> torch.device:

@@ -18,8 +18,9 @@ from torch import Tensor
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.helpers.gather import pick
 from gradmend.sparse.ops.structure.index import sparse_mask
-from gradmend.sparse.patch.known import Known, know, raw, remember
+from gradmend.sparse.patch.known import Known, Places, know, moved, raw, remember, same_memory, saved_values
 from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.source import Arranged
 from gradmend.sparse.tensor import SparseTensor, make
 
 # torch's own, whatever is patched later.
@@ -30,43 +31,46 @@ class Wrap(torch.autograd.Function):
     """Values in the known order -> a torch sparse tensor."""
 
     @staticmethod
-    def forward(values: Tensor, known: Known, build: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        values: Tensor, known: Known, build: Callable[[Tensor], Tensor], shared: tuple[Tensor, ...]
+    ) -> Tensor:
         return build(values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.known = inputs[1]
+        ctx.known, ctx.shared = inputs[1], inputs[3]
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
         if grad is None:
-            return None, None, None
+            return None, None, None, None
         pattern: Pattern = ctx.known.pattern
         places = pattern.canonical()
-        if grad.layout == torch.strided:
-            found = pick(grad, places)
-        else:
-            S = entries(grad)
+        S = None if grad.layout == torch.strided else entries(grad)
+        if S is not None and (S.pattern is places or S.pattern == places):
             found = S.values()
-            if S.pattern is not places and S.pattern != places:
-                found = sparse_mask(S, make(places, found.new_empty(0))).values()
+        else:
+            # From an operation of torch's own, which has used the indices as they were when it ran.
+            if ctx.shared and not ctx.known.places.are(ctx.shared):
+                raise moved()
+            found = (
+                pick(grad, places)
+                if S is None
+                else sparse_mask(S, make(places, S.values().new_empty(0))).values()
+            )
         if pattern._slot is not None:
             found = found.index_select(0, pattern._slot)  # each duplicate gets its place's gradient
-        return found, None, None
+        return found, None, None, None
 
 
 class Entries(torch.autograd.Function):
-    """A torch sparse tensor -> its values in canonical order, duplicates summed."""
+    """A torch sparse tensor -> its values as they are stored: the same memory, never a copy that could fall behind."""
 
     @staticmethod
     def forward(A: Tensor, known: Known, layout: torch.layout, leaf: bool) -> Tensor:
-        stored = raw(A)
-        values = known.values
-        if values is None or values.data_ptr() != stored.data_ptr():
-            values = stored
-        return known.pattern.arrange(values.detach())
+        return raw(A).detach()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -81,23 +85,33 @@ class Entries(torch.autograd.Function):
                 "has built (a conversion did, or it is older than patch()): PyTorch may cut the second derivative there "
                 "in silence. Build it of indices and values while patched, or use gradmend.sparse.SparseTensor."
             )
-        return to_torch(ctx.known.pattern.canonical(), grad, ctx.layout), None, None, None
+        pattern: Pattern = ctx.known.pattern
+        if not pattern.is_canonical:
+            grad = Arranged(pattern).gradient(grad, 0)
+        return to_torch(pattern.canonical(), grad, ctx.layout), None, None, None
 
 
 def entries(A: Tensor) -> SparseTensor:
     """A as a pattern and values that are part of A's graph."""
     known = know(A)
     if A.requires_grad and torch.is_grad_enabled():
-        source = graph_values(A, known)
-        if source is not None:
-            return make(known.pattern.canonical(), known.pattern.arrange(source))
-        values = known.entries
+        values = graph_values(A, known)
+        if values is None:
+            values = known.entries(A)
         if values is None:
             values = Entries.apply(A, known, A.layout, A.is_leaf or converted(A))
-            known.entries = values
+            known.keep(values)
     else:
-        values = Entries.forward(A, known, A.layout, True)
-    return make(known.pattern.canonical(), values)
+        values = raw(A)
+    pattern = known.pattern
+    if pattern.is_canonical and not torch.is_grad_enabled():
+        return make(pattern, values)
+    # A and the tensor it was built from count their versions apart, so what backward keeps is memory of its own.
+    copied = values.clone() if pattern.is_canonical else pattern.arrange(values)
+    node: Any = copied.grad_fn
+    if node is not None:
+        node.metadata["gradmend.entries"] = values  # for the next use, as long as this one lives
+    return make(pattern.canonical(), copied)
 
 
 def converted(A: Tensor) -> bool:
@@ -115,7 +129,8 @@ def graph_values(A: Tensor, known: Known) -> Tensor | None:
     """
     if known.ours or A.layout == torch.sparse_coo or A.grad_fn is None:
         return None
-    return getattr(A.grad_fn, "_saved_values", None)
+    values = saved_values(A.grad_fn)
+    return values if values is not None and same_memory(values, raw(A)) else None
 
 
 def watched(A: Tensor) -> bool:
@@ -125,26 +140,38 @@ def watched(A: Tensor) -> bool:
     return graph_values(A, know(A)) is not None
 
 
-def wrap(values: Tensor, pattern: Pattern, build: Callable[[Tensor], Tensor]) -> Tensor:
-    known = Known(pattern, values.detach(), ours=True)
-    return remember(Wrap.apply(values, known, build), known)
+def wrap(
+    values: Tensor, places: Places, build: Callable[[Tensor], Tensor], shared: tuple[Tensor, ...] = ()
+) -> Tensor:
+    """`shared`: the index tensors of what is built, where they are someone else's memory too."""
+    known = Known(places, ours=True)
+    return remember(Wrap.apply(values, known, build, shared), known)
 
 
 def to_torch(pattern: Pattern, values: Tensor, layout: torch.layout) -> Tensor:
     """Canonical values -> a torch tensor of that layout (COO where a compressed one can't be)."""
+    # Copies, of indices and of what backward may need: torch hands them out to be written to.
     size = (*pattern.size, *values.shape[1:])
+
+    def own(v: Tensor) -> Tensor:
+        return v.clone() if values.requires_grad else v
+
     if layout == torch.sparse_coo or pattern.ndim != 2:
-        index = pattern.indices()  # a copy: torch hands it out to be written to
+        index = pattern.indices()
         return wrap(
-            values, pattern, lambda v: _coo(index, v, size, is_coalesced=True, check_invariants=False)
+            values,
+            Places(pattern, torch.sparse_coo, (pattern._indices,)),
+            lambda v: _coo(index, own(v), size, is_coalesced=True, check_invariants=False),
         )
     if layout == torch.sparse_csr:
         ptr, col = pattern.ptr, pattern.col
-        return wrap(values, pattern, lambda v: _csr(ptr, col, v, size, check_invariants=False))
+        places = Places(pattern, layout, (pattern._ptr, pattern._col))
+        return wrap(values, places, lambda v: _csr(ptr, col, own(v), size, check_invariants=False))
     ptr, row, perm = pattern.transposed()
     by_column = Pattern.__new__(Pattern)
     by_column._set(pattern._indices, pattern.size, perm)
     by_column._canonical = pattern
+    places = Places(by_column, layout, pattern._transposed()[:2])
     return wrap(
-        values.index_select(0, perm), by_column, lambda v: _csc(ptr, row, v, size, check_invariants=False)
+        values.index_select(0, perm), places, lambda v: _csc(ptr, row, v, size, check_invariants=False)
     )

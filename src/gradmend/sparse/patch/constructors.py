@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.patch.bridge import wrap
-from gradmend.sparse.patch.known import pattern_of
+from gradmend.sparse.patch.known import indices_of, places_of
 
 Constructor = Callable[..., Tensor]
 
@@ -33,6 +33,13 @@ def _cast(values: Tensor, options: dict[str, Any]) -> Tensor:
     return values.to(dtype=options.pop("dtype", None), device=options.pop("device", None))
 
 
+def _known(made: Tensor, indices: Any, values: Tensor) -> Tensor:
+    """`made`, in the graph of its values. Its places are looked up by the user's own tensor, which outlives this call."""
+    stored = indices_of(made)
+    places = places_of(made, indices if isinstance(indices, Tensor) else stored[-1])
+    return wrap(values, places, lambda v: made, stored)
+
+
 def coo(torch_coo: Constructor) -> Constructor:
     @wraps(torch_coo)
     def sparse_coo_tensor(indices: Any, values: Any = None, size: Any = None, **options: Any) -> Tensor:
@@ -41,9 +48,7 @@ def coo(torch_coo: Constructor) -> Constructor:
             return torch_coo(*given, **options) if size is None else torch_coo(*given, size, **options)
         values = _cast(values, options)
         made = torch_coo(indices, values.detach(), *([] if size is None else [size]), **options)
-        index = indices if isinstance(indices, Tensor) and indices.device == made.device else made._indices()
-        pattern = pattern_of(index, None, tuple(made.shape[: made.sparse_dim()]), torch.sparse_coo)
-        return wrap(values, pattern, lambda v: made)
+        return _known(made, indices, values)
 
     return sparse_coo_tensor
 
@@ -62,18 +67,11 @@ def compressed(torch_compressed: Constructor, layout: torch.layout) -> Construct
         if not _traced(values, options) or values.dim() != 1:
             return torch_compressed(pointers, indices, values, *shape, **options)
         values = _cast(values, options)
-        made = torch_compressed(pointers, indices, values.detach(), *shape, **options)
-        if layout == torch.sparse_csr:
-            inside, outside = made.col_indices(), made.crow_indices()
-        else:
-            inside, outside = made.row_indices(), made.ccol_indices()
-        # The user's own tensors where they are the ones stored: they outlive this call, and so does the pattern.
-        if isinstance(indices, Tensor) and indices.device == made.device:
-            inside = indices
-        if isinstance(pointers, Tensor) and pointers.device == made.device:
-            outside = pointers
-        pattern = pattern_of(inside, outside, tuple(made.shape), layout)
-        return wrap(values, pattern, lambda v: made)
+        with (
+            torch.no_grad()
+        ):  # torch's keeps the very tensor, and follows it through `values.data =`: not a detached one
+            made = torch_compressed(pointers, indices, values, *shape, **options)
+        return _known(made, indices, values)
 
     return sparse_compressed_tensor
 

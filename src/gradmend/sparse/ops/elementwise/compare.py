@@ -68,9 +68,7 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
     """Three arguments: a where the condition holds, else b. One: the places of the true (non-zero) entries."""
     if a is None and b is None:
         return nonzero(condition, as_tuple=True)
-    if getattr(condition, "dtype", None) is not torch.bool:
-        got = getattr(condition, "dtype", type(condition).__name__)
-        raise SparseError(f"where takes a boolean condition, such as S != 0, not {got}.")
+    _boolean("where takes a boolean condition", condition)
     if is_number(b) and not isinstance(b, Tensor) and b == 0:
         return _where_true(condition, a)
     if not isinstance(b, SparseTensor):
@@ -82,6 +80,12 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
     if is_number(a) and not isinstance(a, Tensor) and a == 0:
         return rest
     return add(_where_true(condition, a), rest)
+
+
+def _boolean(what: str, condition: Any) -> None:
+    if getattr(condition, "dtype", None) is not torch.bool:
+        got = getattr(condition, "dtype", type(condition).__name__)
+        raise SparseError(f"{what}, such as S != 0, not {got}.")
 
 
 def _where_true(condition: Any, a: Any) -> SparseTensor:
@@ -119,6 +123,7 @@ def _look_up(condition: SparseTensor, S: SparseTensor) -> Tensor:
 
 @implements("masked_fill")
 def masked_fill(S: SparseTensor, mask: Any, value: Any) -> SparseTensor:
+    _boolean("masked_fill takes a boolean mask", mask)
     if isinstance(value, Tensor) or value != 0:
         if isinstance(mask, SparseTensor):
             filled = where(mask, value, 0)

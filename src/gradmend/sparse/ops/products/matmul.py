@@ -228,7 +228,7 @@ def linear(x: Tensor, weight: Any, bias: Tensor | None = None) -> Any:
                 "linear takes x of the shape (..., in) and a sparse weight of the shape (out, in)."
             )
         check_inner(x.shape, weight.shape, x.shape[-1], weight.pattern.size[1])
-        flat = x.reshape(-1, x.shape[-1])
+        flat = x.flatten(0, -2) if x.dim() > 1 else x[None]
         # Turned here, once: backward needs it turned too.
         out = product(weight.pattern, weight.values(), flat.t().contiguous()).t()
         out = out.reshape(*x.shape[:-1], weight.pattern.size[0])

@@ -12,7 +12,7 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.helpers.dims import wrap
 from gradmend.sparse.helpers.gather import at_entries
-from gradmend.sparse.ops.structure.select import index_select, lookup, mask_dim, select, slice_dim
+from gradmend.sparse.ops.structure.select import lookup, mask_dim, select, slice_dim, take_dim
 from gradmend.sparse.ops.structure.shape import sparsify, unsqueeze
 from gradmend.sparse.setops import find
 from gradmend.sparse.tensor import SparseTensor
@@ -50,7 +50,7 @@ def getitem(S: Any, index: Any) -> Any:
         elif isinstance(item, int):
             out = select(out, dim, item)
         else:
-            out = mask_dim(out, dim, item) if item.dtype == torch.bool else index_select(out, dim, item)
+            out = mask_dim(out, dim, item) if item.dtype == torch.bool else take_dim(out, dim, item)
     at = 0
     for item in items:
         if item is None:

@@ -18,6 +18,7 @@ from gradmend.sparse.setops import find
 from gradmend.sparse.tensor import SparseTensor
 
 _CHUNK = 1 << 18  # indices and masks as long as the rows are read in pieces
+_WHOLE = (torch.int64, torch.int32)
 
 
 @implements("select")
@@ -98,11 +99,20 @@ def narrow(S: SparseTensor, dim: int, start: int, length: int) -> SparseTensor:
 @implements("index_select")
 def index_select(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     """Rows (columns, ...) in any order, as often as asked."""
+    if isinstance(index, Tensor) and index.numel() and index.dtype in _WHOLE and int(index.min()) < 0:
+        raise OutsideError(
+            "index_select counts from 0, as torch's does: for rows from the end, write S[index]."
+        )
+    return take_dim(S, dim, index)
+
+
+def take_dim(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
+    """index_select, where a negative index counts from the end."""
     d = wrap(S, dim)
     if not isinstance(index, Tensor):
         raise ArgumentError(f"index_select takes a tensor of indices, not {type(index).__name__}.")
     index = index.to(S.pattern.device)
-    if index.dtype not in (torch.int64, torch.int32) or index.dim() > 1:
+    if index.dtype not in _WHOLE or index.dim() > 1:
         if index.numel() or index.dim() > 1:
             raise SparseError(
                 f"index_select takes one vector of int64 or int32, not {index.dtype} {tuple(index.shape)}."
