@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from gradmend.sparse import Pattern, SparseError
-from gradmend.sparse.dynamic import SET, GradualMagnitude, RigL
+from gradmend.sparse.dynamic import SET, GradualMagnitude, RigL, scores
 from gradmend.sparse.nn import SparseConv2d, SparseLinear
 
 KINDS: dict[str, Callable[..., Any]] = {
@@ -179,3 +179,15 @@ def test_state_of_another_scheduler_is_refused() -> None:
         with pytest.raises(SparseError, match=words):
             scheduler.load_state_dict(state)
         assert scheduler.count == 7
+
+
+def test_rigl_scores_complex_gradients_by_their_size() -> None:
+    """Against autograd's gradient of the dense weight."""
+    pattern = Pattern.random((5, 6), nnz=4, generator=torch.Generator().manual_seed(0))
+    x, grad = (torch.randn(7, n, dtype=torch.complex64) for n in (6, 5))
+    W = torch.zeros(5, 6, dtype=torch.complex64, requires_grad=True)
+    (x @ W.t()).backward(grad)
+    score = W.grad.abs().flatten()
+    score[pattern.keys()] = -1
+    found = scores.strongest([(x, grad)], pattern.keys(), pattern.size, 9)
+    assert set(found.tolist()) == set(score.topk(9).indices.tolist())
