@@ -85,7 +85,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             ids, ptr, weights = self._words(input)
         else:
             ids, ptr, weights = self._bags(input, offsets, per_sample_weights)
-        if _raw(ids) is not ids:
+        if not torch.compiler.is_compiling() and _raw(ids) is not ids:
             return self._of_batched_ids(ids, ptr, weights)
         ids, ptr, weights = self._without_padding(ids, ptr, weights)
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
