@@ -93,9 +93,7 @@ def test_other_refusals(f: Callable[[], Any], said: str) -> None:
 
 def test_a_mask_is_boolean() -> None:
     for mask in (S, D):
-        with pytest.raises(
-            SparseError, match="masked_fill takes a boolean mask, such as S != 0, not torch.float32"
-        ):
+        with pytest.raises(SparseError, match="masked_fill takes a boolean mask, such as S != 0"):
             S.masked_fill(mask, 0)
     with pytest.raises(RuntimeError, match="boolean masks"):
         D.masked_fill(D, 0)
