@@ -143,9 +143,9 @@ def _cg(S: SparseTensor, b: Tensor) -> Tensor:
         raise ValueError("dtype")
     if b.numel() == 0 or (b.dim() == 1 and not bool(b.any())):
         return b
-    # Refused, or solved all the same: conjugate gradients end where the residual does, as for [[-3]].
-    indefinite = bool((A.mH != A).any()) or bool((torch.linalg.eigvalsh(A) <= 0).any())
-    if indefinite and not float(torch.linalg.cond(A)) < 1e3:
+    definite = not bool((A.mH != A).any()) and bool((torch.linalg.eigvalsh(A) > 0).all())
+    # Others are refused, or solved all the same: conjugate gradients end where the residual does, as for [[-3]].
+    if not definite and not float(torch.linalg.cond(A)) < 1e3:
         raise Long("not positive definite, and hard to solve")
     return torch.linalg.solve(A, b.flatten(1) if b.dim() > 1 else b).reshape(b.shape)
 

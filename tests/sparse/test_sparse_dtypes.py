@@ -116,3 +116,13 @@ def test_mixed_dtypes_are_refused_in_one_sentence() -> None:
         SparseError, match=r"^the sparse values are torch\.float32 and the dense operand is torch\.f"
     ):
         SparseTensor(P, V.float()) @ X
+
+
+@pytest.mark.parametrize("bounds", [(-1.5,), (-1.5, 1.5), (-2, 1)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_hardtanh_keeps_whole_numbers_whole(bounds: tuple[float, ...], dtype: torch.dtype) -> None:
+    D = torch.tensor([[-3, 0, 2, -1]], dtype=dtype)
+    torch.testing.assert_close(
+        torch.nn.functional.hardtanh(SparseTensor.from_dense(D), *bounds).to_dense(),
+        torch.nn.functional.hardtanh(D, *bounds),
+    )

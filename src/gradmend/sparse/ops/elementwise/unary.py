@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -137,6 +138,12 @@ def hardtanh(
     if min_val is None or max_val is None:
         raise SparseError("hardtanh takes two numbers.")
     flag("inplace", inplace)
+    if not (S.is_floating_point() or S.is_complex()):
+        # As torch's, which keeps whole numbers whole; its clamp does not.
+        min_val, max_val = (
+            int(n) if isinstance(n, float) and math.isfinite(n) else n for n in (min_val, max_val)
+        )
+        return clamp(S, min_val, max_val)
     clamp(S, min_val, max_val)  # what it refuses; its gradient is 1 at the bounds, and hardtanh's is 0
     return S.like(F.hardtanh(S.values(), min_val, max_val))
 
