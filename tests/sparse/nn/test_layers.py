@@ -346,6 +346,17 @@ def test_a_bag_has_derivatives_of_any_order(mode: str, dtype: torch.dtype) -> No
     )
 
 
+@pytest.mark.parametrize("padding", [None, 2])
+def test_a_table_has_derivatives_of_any_order(padding: int | None) -> None:
+    torch.manual_seed(0)
+    table = SparseEmbedding(10, 4, padding_idx=padding, dtype=torch.float64)
+    W = table.weight.detach().clone().requires_grad_()
+    ids = torch.tensor([[1, 2, 2], [3, 1, 0]], dtype=torch.int32)
+    want = W[ids] if padding is None else torch.where((ids == padding)[..., None], W[ids].detach(), W[ids])
+    torch.testing.assert_close(derivatives(table(ids), table.weight), derivatives(want, W))
+    assert table(ids[:0]).shape == (0, 3, 4)
+
+
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("padding", [None, 1])
 def test_ids_may_be_vmapped(padding: int | None) -> None:

@@ -59,7 +59,7 @@ class ShardedEmbedding(nn.Module):
         part_of(self.shards.group, self.weight)  # here, since copies and loaded states are other Parameters
         groups = grouped(ids.reshape(-1), self.num_embeddings, known=True)
         halo = Halo(self.shards, groups.rows)
-        asked: Tensor = Rows.apply(self.weight, halo.index)
+        asked: Tensor = Rows.apply(self.weight, halo.index, None)
         if self.average and self.shards.world > 1:
             asked = _Mean.apply(asked, self.shards.world)
         rows = halo.give(asked)

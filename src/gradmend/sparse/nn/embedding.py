@@ -35,7 +35,10 @@ class SparseEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         _inside(input, self.weight.shape[0])
-        return F.embedding(input, self.weight, self.padding_idx, sparse=True)
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return F.embedding(input, self.weight, self.padding_idx, sparse=True)
+        rows: Tensor = Rows.apply(self.weight, input.reshape(-1), self.padding_idx)
+        return rows.view(*input.shape, rows.shape[1])
 
 
 class SparseEmbeddingBag(nn.EmbeddingBag):
@@ -283,21 +286,26 @@ class Rows(torch.autograd.Function):
     """table[ids] with a row-sparse gradient. torch's own embedding has no third derivative, and no second of no ids (2.13)."""
 
     @staticmethod
-    def forward(table: Tensor, ids: Tensor) -> Tensor:
+    def forward(table: Tensor, ids: Tensor, padding: int | None) -> Tensor:
         return table.index_select(0, ids)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+        table, ids, ctx.padding = inputs
+        ctx.save_for_backward(table, ids)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         (grad,), (table, ids) = grads, ctx.saved_tensors
+        ids = ids.to(torch.int64)
+        if ctx.padding is not None:
+            kept = ids != ctx.padding
+            ids, grad = ids[kept], grad[kept]
         if not torch.is_grad_enabled():
-            return torch.sparse_coo_tensor(ids[None], grad, table.shape, check_invariants=False), None
+            return torch.sparse_coo_tensor(ids[None], grad, table.shape, check_invariants=False), None, None
         groups = grouped(ids, table.shape[0], known=True)
         summed = grad.new_zeros(groups.rows.shape[0], grad.shape[1]).index_add(0, groups.each, grad)
-        return _by_rows(groups.rows, summed, table), None
+        return _by_rows(groups.rows, summed, table), None, None
 
 
 def _by_rows(rows: Tensor, values: Tensor, table: Tensor) -> Tensor:

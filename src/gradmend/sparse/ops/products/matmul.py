@@ -17,7 +17,7 @@ from gradmend.sparse.ops.products.quick import bare_product
 from gradmend.sparse.tensor import SparseTensor
 
 
-@implements("matmul", "smm", "hspmm", "__matmul__")
+@implements("matmul", "__matmul__")
 def matmul(a: Any, b: Any, reduce: str | None = None, *, out: Any = None) -> Any:
     if out is not None:
         no_more("a product", {"out": out})
@@ -36,6 +36,11 @@ def matmul(a: Any, b: Any, reduce: str | None = None, *, out: Any = None) -> Any
     if isinstance(a, SparseTensor):
         return sparse_dense(a, b)
     return dense_sparse(a, b)
+
+
+@implements("smm", "hspmm")
+def two_matrices(a: Any, b: Any, *, out: Any = None) -> Any:
+    return matmul(a, b, out=out)
 
 
 def _of_dims(name: str, left: int, right: int) -> None:
