@@ -36,6 +36,7 @@ def gradmend(child: Child, tmp_path: Path, text: str, *args: str) -> tuple[int, 
     return done.returncode, done.stdout + done.stderr, told
 
 
+@pytest.mark.slow
 def test_run_names_the_line(child: Child, tmp_path: Path) -> None:
     code, said, report = gradmend(child, tmp_path, _SCRIPT, "run")
     assert code == 1, said
@@ -43,6 +44,7 @@ def test_run_names_the_line(child: Child, tmp_path: Path) -> None:
     assert conflict["culprits"][0]["line"] == _LINE and conflict["backward"]["line"] == _LINE + 2
 
 
+@pytest.mark.slow
 def test_run_heals(child: Child, tmp_path: Path) -> None:
     code, said, report = gradmend(child, tmp_path, _SCRIPT, "run", "--heal")
     assert (code, report["outcome"]) == (0, "healed"), said

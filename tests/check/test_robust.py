@@ -46,6 +46,7 @@ def test_statements_of_all_programs_shuffled(rng: random.Random) -> None:
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 
 
+@pytest.mark.slow
 def test_files_of_the_standard_library() -> None:
     """Its own tests are the strangest Python there is; one in sixty of them."""
     files = sorted((STDLIB / "test").glob("test_*.py")) or sorted(STDLIB.glob("*.py"))

@@ -95,6 +95,7 @@ def _places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from _places(one, (*way, key))
 
 
+@pytest.mark.slow
 def test_a_session_that_somebody_changed_is_told_or_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

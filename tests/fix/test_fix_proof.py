@@ -78,6 +78,7 @@ STEPS = HEAD + (
 )
 
 
+@pytest.mark.slow
 def test_differences_judge_later_calls_from_equal_parameters(runner: Make) -> None:
     hidden = "h.data.masked_fill_(h < 0, 0.0)"
     original = runner(STEPS.format(hidden))
