@@ -134,6 +134,13 @@ def _sampled(S: SparseTensor, A: Tensor, B: Tensor) -> Any:
     return torch.where(there, full, torch.zeros_like(full)) + dense(S)
 
 
+def _batches(S: Any, X: Any, **options: Any) -> Tensor:
+    """torch's takes batches of one number; ours broadcasts them, as matmul does."""
+    if options or dense(S).dim() != 3 or getattr(X, "ndim", 0) != 3:
+        return torch.bmm(dense(S), dense(X), **options)
+    return dense(S) @ dense(X)
+
+
 def _reverse(f: Oracle) -> Oracle:
     return lambda S, other: f(dense(other), dense(S))
 
@@ -214,6 +221,7 @@ ORACLES: dict[str, Oracle] = {
     "__rsub__": _reverse(torch.sub),
     "rsub": _reverse(torch.sub),
     "__rmul__": _reverse(torch.mul),
+    "bmm": _batches,
     "smm": lambda S, X: dense(S) @ dense(X),
     "hspmm": lambda S, X: dense(S) @ dense(X),
     "tolist": lambda S: dense(S).tolist(),
