@@ -9,6 +9,16 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
+MODES = pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param([], id="watch"),
+        pytest.param(["--heal"], id="--heal", marks=pytest.mark.slow),
+        pytest.param(["--audit"], id="--audit", marks=pytest.mark.slow),
+    ],
+)
 BROKEN = """
 import torch
 x = torch.ones(3, requires_grad=True)

@@ -3,15 +3,14 @@
 import sys
 
 import pytest
-from programs import BROKEN, Program
+from programs import BROKEN, MODES, Program
 
 from gradmend.own_imports import own_imports
 
 EMPTIED = "import sys, torch\nsys.path[:] = []\n"
-MODES = ([], ["--heal"], ["--audit"])
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda words: "".join(words) or "watch")
+@MODES
 def test_a_program_that_empties_the_path_ends_as_under_python(tmp_path, mode):
     program = Program(tmp_path, EMPTIED + "sys.meta_path[:] = []\nprint('done')\n")
     ran = program.gradmend(before=[*mode, "--html", "page.html"])
@@ -20,7 +19,7 @@ def test_a_program_that_empties_the_path_ends_as_under_python(tmp_path, mode):
     assert ran.report["outcome"] == "clean" and (tmp_path / "page.html").exists()
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda words: "".join(words) or "watch")
+@MODES
 def test_its_conflict_is_told(tmp_path, mode):
     ran = Program(tmp_path, EMPTIED + BROKEN).gradmend(before=mode)
     assert ran.code == (0 if mode == ["--heal"] else 1)

@@ -4,11 +4,8 @@ import signal
 import sys
 
 import pytest
-from programs import BROKEN, Program, launch
+from programs import BROKEN, MODES, Program, launch
 
-MODES = pytest.mark.parametrize(
-    "mode", [[], ["--heal"], ["--audit"]], ids=lambda words: "".join(words) or "watch"
-)
 HOOK = """
 import sys, traceback
 def hook(kind, error, trace):
