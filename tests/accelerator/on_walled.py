@@ -13,6 +13,7 @@ _NUMPY = "shares memory with numpy: only the CPU can"
 _ONLY_CPU = {
     "test_what_nobody_keeps_is_used_again": "bytes are handed out in memory that is used again on the CPU only",
     "test_a_write_after_the_context_is_left_stops": _NUMPY,
+    "test_pytorchs_sentence_stands_whole": "the sentence names the type that a tensor has on the CPU",
     "test_what_backward_keeps_stays_what_it_was[array]": _NUMPY,
     "test_what_backward_keeps_stays_what_it_was[buffer]": _NUMPY,
 }

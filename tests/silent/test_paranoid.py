@@ -9,8 +9,8 @@ import pytest
 import gradmend
 
 PROGRAMS = {
-    "handed out after the save": "y = x.exp()\na = y.detach().numpy()\na += 1\n",
-    "handed out before the save": "h = x * 2\na = h.detach().numpy()\ny = h.exp() * h\na += 1\n",
+    "numpy, handed out after the save": "y = x.exp()\na = y.detach().numpy()\na += 1\n",
+    "numpy, handed out before the save": "h = x * 2\na = h.detach().numpy()\ny = h.exp() * h\na += 1\n",
     "by an operator": "y = x.exp()\ny += 1\n",
     "by its data": "y = x.exp()\ny.data.add_(1)\n",
 }
