@@ -213,9 +213,8 @@ class Conflict:
     asked: tuple[Frame, ...] = ()  # the user's lines that led to that backward, innermost first
     healed_bytes: int = 0
     times: int = 1
-    versions: tuple[int, int] | None = (
-        None  # PyTorch's counter of the saved tensor, and what it was at the save
-    )
+    # PyTorch's counter of the saved tensor, and what it was at the save.
+    versions: tuple[int, int] | None = None
     why: str = ""  # the formula, in words
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()

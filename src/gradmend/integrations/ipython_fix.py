@@ -20,12 +20,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 _SECONDS = 600
-_RUN_CODE = (
-    "gradmend",
-    "time",
-    "timeit",
-    "capture",
-)  # magics over Python code; others have another language below them
+# Magics over Python code; others have another language below them.
+_RUN_CODE = ("gradmend", "time", "timeit", "capture")
 
 
 def fix(shell: InteractiveShell) -> None:

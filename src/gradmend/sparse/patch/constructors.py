@@ -67,9 +67,8 @@ def compressed(torch_compressed: Constructor, layout: torch.layout) -> Construct
         if not _traced(values, options) or values.dim() != 1:
             return torch_compressed(pointers, indices, values, *shape, **options)
         values = _cast(values, options)
-        with (
-            torch.no_grad()
-        ):  # torch's keeps the very tensor, and follows it through `values.data =`: not a detached one
+        # torch's keeps the very tensor, and follows it through `values.data =`: so no detached one.
+        with torch.no_grad():
             made = torch_compressed(pointers, indices, values, *shape, **options)
         return _known(made, indices, values)
 
