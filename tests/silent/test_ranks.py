@@ -87,3 +87,13 @@ def test_clean_training(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [s["outcome"] for s in sessions(tmp_path)] == ["clean", "clean"]
     assert "no conflict on 2 ranks" in told(tmp_path)
+
+
+@pytest.mark.parametrize("words", [["watch"], ["heal"], ["watch", "held"]])
+def test_a_program_may_end_right_after_a_collective(words: list[str]) -> None:
+    """Plain PyTorch aborts here: "terminate called without an active exception"."""
+    program = PROGRAM.with_name("ranks_end.py")
+    done = subprocess.run(
+        [sys.executable, str(program), *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr

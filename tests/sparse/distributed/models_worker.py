@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ def main() -> None:
     else:
         told = differing(rank)
     Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(told))
+    gc.collect()  # DDP's cycles hold the process group, and its threads must not outlive Python
     dist.barrier()
     dist.destroy_process_group()
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import atexit
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -50,8 +52,20 @@ def _wait_at_exit() -> None:
 
 
 def _wait() -> None:
-    """A device's thread lets go of a graph a little after backward() has returned, and of the Saves in it, which are Python's.
-    Python ends a thread that asks for it while the program is ending, and C++ then aborts the process: so give it time.
+    """A device's thread lets go of a graph a little after backward() has returned, and of the Saves in it, which are Python's;
+    a thread of gloo's lets go of a collective a little after its result is there. Python ends a thread that asks for it
+    while the program is ending, and C++ then aborts the process ("terminate called without an active exception", plain
+    PyTorch too): so give them time.
     """
-    if torch.accelerator.is_available():
+    if torch.accelerator.is_available() or _has_process_group():
         time.sleep(0.1)
+
+
+def _has_process_group() -> bool:
+    """One that was destroyed lives on, with its threads, while something holds it: DDP does, in cycles."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return True
+    names = Path("/proc/self/task").glob("*/comm")  # of Linux; elsewhere there are none to read
+    with suppress(OSError):  # a thread that ends meanwhile
+        return any(name.read_text().startswith("pt_gloo") for name in names)
+    return True
