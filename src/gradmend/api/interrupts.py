@@ -6,12 +6,14 @@ One that comes just as `__exit__` is called, before its first line, is raised th
 from __future__ import annotations
 
 import signal
+from _signal import getsignal  # the module's own make an enum of each number, which takes most of the time
+from _signal import signal as set_handler
 from types import FrameType
 from typing import Any
 
 # Those whose handlers programs make raise: Ctrl-C, a scheduler's end, a time limit, a hang-up, one's own.
 _NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-_NUMBERS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+_NUMBERS = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
 
 
 class HeldBack:
@@ -23,10 +25,10 @@ class HeldBack:
         self._came: list[tuple[int, FrameType | None]] = []
         try:
             for number in _NUMBERS:
-                handler = signal.getsignal(number)
+                handler = getsignal(number)
                 if callable(handler):
                     self._handlers[number] = handler
-                    signal.signal(number, self._note)
+                    set_handler(number, self._note)
         except ValueError:  # handlers run in the main thread alone: no other one is interrupted
             self._handlers.clear()
         except BaseException:
@@ -40,7 +42,7 @@ class HeldBack:
         error: BaseException | None = None
         for number, handler in self._handlers.items():
             try:
-                signal.signal(number, handler)
+                set_handler(number, handler)
             except BaseException as raised:  # by a handler that is back already: the others go back too
                 error = raised
         for number, frame in self._came:

@@ -18,6 +18,7 @@ _Base: Any = torch._C.TensorBase  # the names on torch.Tensor may be tapped
 _Memory: Any = torch._C.StorageBase
 _stride, _offset, _view_of, _detach = _Base.stride, _Base.storage_offset, _Base.__getitem__, _Base.detach
 _nbytes = _Base.__dict__["nbytes"].__get__
+_version = _Base.__dict__["_version"].__get__
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))  # the classes that override nothing
 
@@ -45,8 +46,19 @@ def grid(t: torch.Tensor) -> Grid | None:
     return _offset(t), t.dtype, t.shape, _stride(t)
 
 
+def is_basic(key: Any) -> bool:
+    """Indexing that makes a view: ints, slices, None, Ellipsis."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(
+        p is None or p is Ellipsis or isinstance(p, slice) or (isinstance(p, int) and not isinstance(p, bool))
+        for p in parts
+    )
+
+
 def grid_at(t: torch.Tensor, key: Any) -> Grid | None:
-    """The same of `t[key]`, for an index of numbers and slices."""
+    """The same of `t[key]`, for an index of numbers and slices; None for any other."""
+    if not is_basic(key):
+        return None
     try:
         return grid(_view_of(_detach(t), key))
     except (IndexError, TypeError, RuntimeError, ValueError):
@@ -106,4 +118,5 @@ places = chosen("places", _places)
 copy_out = chosen("copy_out", _copy_out)
 fill = chosen("fill", _fill)
 same_bytes = chosen("same_bytes", _same_bytes)
+version = chosen("version", _version)  # of its counter
 ref = chosen("ref", weakref.ref)  # in C, one that the garbage collector need not look at: it leads nowhere

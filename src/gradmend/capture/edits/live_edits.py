@@ -27,6 +27,11 @@ from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.unseen import hidden
 
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
+
 _storage_of = _Base.untyped_storage
 _detach = _Base.detach
 _grad_mode = torch.is_grad_enabled
@@ -70,6 +75,7 @@ class Handed:
         self.storage = _storage_of(now)._cdata
 
 
+@cython.cclass
 class _State:
     def __init__(self) -> None:
         self.on = 0  # how many contexts listen
@@ -82,6 +88,7 @@ class _State:
 
 
 state = _State()
+_state = state  # compiled, its attributes are C's own
 
 
 class _sweep:
@@ -171,14 +178,14 @@ class Watched(NamedTuple):
 
 def unconcerned(t: torch.Tensor) -> bool:
     """Whether before() would find nothing to watch, as nearly always: autograd sees the write, or no graph lies there."""
-    if state.handed or type(t) not in PLAIN:
+    if _state.handed or type(t) not in PLAIN:
         return False
     tracked = t.requires_grad
     if tracked and _grad_mode():
         return True
-    if t._is_view() or (state.inputs if tracked else state.aliases):
+    if t._is_view() or (_state.inputs if tracked else _state.aliases):
         return False
-    return t.is_leaf and not state.leaves if tracked else True
+    return t.is_leaf and not _state.leaves if tracked else True
 
 
 def before(

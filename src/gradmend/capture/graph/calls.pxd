@@ -1,1 +1,2 @@
+cpdef current()
 cpdef visit(number, raw)

@@ -1,7 +1,7 @@
 cimport cython
 from gradmend.capture.ledger.scopes cimport Scope
 from gradmend.capture.memory.layouts cimport Layout, LayoutIndex, layout_of
-from gradmend.capture.memory.undo cimport Record, UndoLog
+from gradmend.capture.memory.undo cimport Record, Ticked, UndoLog
 
 cdef class Save:
     cdef object __weakref__
@@ -19,8 +19,8 @@ cdef class Save:
     cpdef bint uncredited(self)
     cpdef settle(self, Counter counter)
 
-cdef class Write:
-    cdef public long long tick, kept
+cdef class Write(Ticked):
+    cdef public long long kept
     cdef public object op, raw, how
     cdef public Layout layout
     cdef public bint moved, counted
@@ -39,8 +39,9 @@ cdef class Roll:
     cpdef drop(self, Save save)
 
 cdef class Timeline:
-    cdef readonly object ledger, key
-    cdef readonly Roll live, entered
+    cdef readonly object ledger, key, take, give
+    cdef readonly Roll live
+    cdef readonly list entered, dead
     cdef readonly LayoutIndex index
     cdef readonly UndoLog undo
     cdef public list counters, log, gone
@@ -56,3 +57,5 @@ cdef class Timeline:
     @cython.locals(waiting=Py_ssize_t)
     cpdef died(self, Layout layout)
     cpdef forget(self, Layout layout)
+    cpdef tidy(self)
+    cpdef list saves(self)

@@ -10,7 +10,7 @@ import torch
 
 from gradmend.capture import edge
 from gradmend.capture.memory.layouts import PLAIN, Layout, LayoutIndex, layout_of
-from gradmend.capture.memory.undo import Record, UndoLog, first_after
+from gradmend.capture.memory.undo import Record, Ticked, UndoLog, first_after
 from gradmend.capture.sites import Raw
 
 try:
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 # A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
 _MOST_WRITES = 8192
 _MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last buried
+_MOST_ENTERED = 64
 
 _ref: Any = edge.ref  # a weak reference
+_version = edge.version
+_is_neg = torch._C.TensorBase.is_neg
 _set_version = torch._C._autograd._unsafe_set_version_counter
 _base_of: Any = torch._C.TensorBase.__dict__["_base"].__get__
 next_number = torch._C._autograd._get_sequence_nr  # of the next node that this thread makes
@@ -78,22 +81,22 @@ class Save:
         """Nothing has happened to it: its handle is what backward gets."""
         return (
             (self.timeline is None or self.timeline.last < self.tick)
-            and self.handle._version == self.version
+            and _version(self.handle) == self.version
             and self.print is None
             and not self.swaps
         )
 
     def moved(self) -> bool:
         """PyTorch's own counter stepped since the Save: without us, backward would refuse."""
-        return self.handle._version != self.version
+        return _version(self.handle) != self.version
 
     def uncredited(self) -> bool:
         """The counter stepped outside every Write we saw: something changed the tensor unseen."""
         if self.swaps:
             return False  # it counts for other memory now, and a fingerprint was taken of this
         if self.counter is None:
-            return self.handle._version != self.version
-        return self.handle._version - self.counter.credited != self.standing
+            return _version(self.handle) != self.version
+        return _version(self.handle) - self.counter.credited != self.standing
 
     def settle(self, counter: Counter) -> None:
         self.counter = counter
@@ -107,10 +110,10 @@ class Save:
 
 @cython.no_gc
 @cython.cclass
-class Write:
+class Write(Ticked):
     """This op changed this region of this storage, from this line."""
 
-    __slots__ = ("counted", "how", "kept", "layout", "moved", "op", "raw", "tick")
+    __slots__ = ("counted", "how", "kept", "layout", "moved", "op", "raw")
 
     def __init__(self, tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> None:
         self.tick = tick
@@ -121,6 +124,18 @@ class Write:
         self.moved = False  # some version counter of the storage stepped
         self.kept = 0  # bytes kept in the undo log
         self.counted = False  # among those that healed something: they may heal several Saves
+
+
+def same_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """PyTorch does not tell which version counter a tensor has; a step on one that shows on the other does."""
+    version = a._version
+    if b._version != version:
+        return False
+    _set_version((a,), (version + 1,))
+    try:
+        return b._version == version + 1
+    finally:
+        _set_version((a,), (version,))
 
 
 @cython.no_gc
@@ -141,18 +156,10 @@ class Counter:
         self.seen = carrier._version
 
     def carried_by(self, t: torch.Tensor) -> bool:
-        version = self.carrier._version
-        if t._version != version:
-            return False
-        # PyTorch does not tell which counter a tensor has; a step on one that shows on the other does.
-        _set_version((self.carrier,), (version + 1,))
-        try:
-            return t._version == version + 1
-        finally:
-            _set_version((self.carrier,), (version,))
+        return same_counter(self.carrier, t)
 
     def credit(self, before: int) -> bool:
-        now = self.carrier._version
+        now = _version(self.carrier)
         step = now - max(before, self.seen)
         if step > 0:
             self.credited += step
@@ -180,7 +187,7 @@ class Roll:
     def living(self) -> list[Save]:
         return [save for ref in list(self._refs.values()) if (save := ref()) is not None]
 
-    def add(self, save: Save) -> None:
+    def add(self, save: Save) -> weakref.ref[Save]:
         """Put a Save at its end, and take it off the roll where it was."""
         if save.roll is not None:
             ref = save.roll._refs.pop(save.tick)
@@ -188,6 +195,7 @@ class Roll:
             ref = _ref(save)
         save.roll = self
         self._refs[save.tick] = ref
+        return ref
 
     def drop(self, save: Save) -> None:
         self._refs.pop(save.tick, None)
@@ -211,14 +219,16 @@ class Timeline:
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
     __slots__ = (
-        "counters", "deaths", "entered", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "undo",
+        "counters", "dead", "deaths", "entered", "give", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "take", "undo",
     )  # fmt: skip
 
     def __init__(self, key: int, ledger: Ledger) -> None:
         self.key = key
         self.ledger = ledger
+        self.dead, self.take, self.give = ledger.dead, ledger.take, ledger.give
         self.live = Roll()
-        self.entered = Roll()  # those that no Write has followed: they are not indexed, and most never are
+        # Those that no Write has followed: they are not indexed, and most never are.
+        self.entered: list[weakref.ref[Save]] = []
         self.index = _NO_INDEX
         self.counters: list[Counter] = []
         self.undo: UndoLog = _NO_UNDO
@@ -230,7 +240,9 @@ class Timeline:
 
     def enter(self, save: Save) -> None:
         save.timeline = self
-        self.entered.add(save)
+        self.entered.append(self.live.add(save))
+        if len(self.entered) > _MOST_ENTERED + 2 * len(self.live):  # most are dead
+            self.entered = [ref for ref in self.entered if ref() is not None]
         if save.tick > self.newest:
             self.newest = save.tick
 
@@ -240,13 +252,13 @@ class Timeline:
             self.index, self.undo = LayoutIndex(), UndoLog()
         while self.gone:
             self.index.remove(self.gone.pop())
-        if not len(self.entered):
-            return
-        for save in self.entered.living():
-            save.layout = layout_of(save.handle)
-            self.index.add(save.layout)
-            save.settle(self._counter_of(save))
-            self.live.add(save)
+        for ref in self.entered:
+            save = ref()
+            if save is not None:
+                save.layout = layout_of(save.handle)
+                self.index.add(save.layout)
+                save.settle(self._counter_of(save))
+        self.entered.clear()
 
     def _counter_of(self, save: Save) -> Counter:
         base = None if save.original is None else save.original()
@@ -268,23 +280,22 @@ class Timeline:
         return counter
 
     def saves(self) -> list[Save]:
-        return self.live.living() + self.entered.living()
+        return self.live.living()
 
     def lives(self) -> int:
         """How many of its Saves live."""
-        return len(self.live) + len(self.entered)
+        return len(self.live)
 
     def exact(self, save: Save) -> Record | None:
         """The one Record that holds the whole saved value, where that is so plain that a look tells."""
         layout = save.layout
-        if layout is None or (layout.complex and save.handle.is_conj()) or save.handle.is_neg():
+        if layout is None or (layout.complex and save.handle.is_conj()) or _is_neg(save.handle):
             return None
-        lock = self.ledger.lock
-        lock.acquire()
+        self.take()
         try:
             return self.undo.exact(layout, save.tick)
         finally:
-            lock.release()
+            self.give()
 
     def wrote(self, write: Write) -> None:
         if write.tick < self.last:
@@ -298,7 +309,7 @@ class Timeline:
 
     def died(self, layout: Layout | None) -> None:
         """One of its Saves died: the ledger buries it when it can."""
-        dead = self.ledger.dead
+        dead = self.dead
         dead.append((self, layout))
         # A storage that was written has memory waiting to be freed; else the next Write tidies up.
         waiting = len(dead)

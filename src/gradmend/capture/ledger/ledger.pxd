@@ -10,7 +10,7 @@ cdef class Ledger:
     cdef readonly Roll fresh
     cdef readonly set awake
     cdef readonly list dead
-    cdef readonly object lock
+    cdef readonly object lock, take, give
     cdef object _clock
     cdef public bint budgets
     cdef long long _busy
@@ -22,9 +22,10 @@ cdef class Ledger:
     cpdef Save save(self, t, Scope scope, raw, kind=*)
     @cython.locals(timeline=Timeline)
     cpdef list before(self, op, targets, elements=*, how=*, bint aliased=*, Layout region=*)
+    cpdef Timeline _timeline(self, key)
     cpdef tuple _timeline_of(self, t, bint create=*)
-    @cython.locals(write=Write, layout=Layout)
+    @cython.locals(write=Write, layout=Layout, counter=Counter)
     cpdef tuple _enter(self, Timeline timeline, long long shift, t, op, raw, elements, how, bint aliased, Layout region)
-    @cython.locals(timeline=Timeline, write=Write, counter=Counter)
+    @cython.locals(timeline=Timeline, write=Write, counter=Counter, before=list, at=Py_ssize_t)
     cpdef after(self, list token)
     cpdef ask(self, Save save, packed=*)

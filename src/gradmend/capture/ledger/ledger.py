@@ -16,11 +16,11 @@ import torch
 from gradmend.capture import edge
 from gradmend.capture.ledger import escapes
 from gradmend.capture.ledger.composites import parts_of
-from gradmend.capture.ledger.entries import Roll, Save, Timeline, Write, next_number
+from gradmend.capture.ledger.entries import Roll, Save, Timeline, Write, next_number, same_counter
 from gradmend.capture.ledger.judging import judge
 from gradmend.capture.ledger.keeping import keep
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of
+from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of, overlap
 from gradmend.capture.memory.undo import Elements
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.unseen import hidden, seen, unseen
@@ -32,13 +32,15 @@ except ImportError:
     from gradmend.capture.native import uncompiled as cython
 
 _ref = edge.ref
+_version = edge.version
 _detach = torch._C.TensorBase.detach
 _modes = torch._C._len_torch_dispatch_stack
 _STRIDED = torch.strided
+_escaped = escapes.known
 _storage_of = torch._C.TensorBase.untyped_storage
 
 
-Token = list[tuple[Timeline, Write, list[int]]]
+Token = list[tuple[Timeline, Write, torch.Tensor, list[int]]]
 
 
 def _addresses(storage: torch.UntypedStorage) -> tuple[int, int]:
@@ -63,7 +65,7 @@ _detach_unseen = hidden(_detach)
 @cython.no_gc
 @cython.cclass
 class Ledger:
-    __slots__ = ("_busy", "_clock", "awake", "budgets", "dead", "fresh", "lock", "timelines")
+    __slots__ = ("_busy", "_clock", "awake", "budgets", "dead", "fresh", "give", "lock", "take", "timelines")
 
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
@@ -73,6 +75,7 @@ class Ledger:
         self._clock = count(1)
         self.budgets = False  # whether any heal() has one
         self.lock = threading.RLock()
+        self.take, self.give = self.lock.acquire, self.lock.release  # at every op: a look-up of each counts
         self._busy = 0  # a Save that dies must wait to be buried
 
     def tick(self) -> int:
@@ -82,7 +85,7 @@ class Ledger:
 
     def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Save] = Save) -> Save:
         handle = _detach_unseen(t) if _modes() else _detach(t)
-        save = kind(handle, t._version, next(self._clock), raw, scope)
+        save = kind(handle, _version(t), next(self._clock), raw, scope)
         save.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
         save.original = _ref(t)
         try:
@@ -95,7 +98,7 @@ class Ledger:
             return save  # wrapped: PyTorch's counter is all there is to go by
         self.fresh.add(save)
         self.awake.add("saves")
-        if foreign or scope.paranoid or escapes.known:
+        if foreign or scope.paranoid or _escaped:
             self.look(save, storage)
         return save
 
@@ -108,7 +111,8 @@ class Ledger:
 
     def settle(self) -> None:
         """Enter the Saves made since the last Write into the timelines of their storages."""
-        with self.lock:
+        self.take()
+        try:
             timelines = self.timelines
             for save in self.fresh.living():
                 if save.handle.is_nested:  # no region of its own: PyTorch's counter is all there is to go by
@@ -120,6 +124,8 @@ class Ledger:
                 timeline.enter(save)
             if not timelines:
                 self._doze()
+        finally:
+            self.give()
 
     def _doze(self) -> None:
         self.awake.discard("saves")
@@ -128,7 +134,7 @@ class Ledger:
 
     def bury(self) -> None:
         """Take dead Saves out. May run in a destructor, so it never waits nor re-enters."""
-        if self._busy or not self.lock.acquire(False):
+        if self._busy or not self.take(False):
             return
         self._busy += 1
         try:
@@ -141,7 +147,7 @@ class Ledger:
                 self._doze()
         finally:
             self._busy -= 1
-            self.lock.release()
+            self.give()
 
     # ----------------------------------------------------------------- Writes
 
@@ -173,13 +179,13 @@ class Ledger:
                     token = []
                     raw = raw_here()
                 timeline, shift = found
-                self.lock.acquire()
+                self.take()
                 self._busy += 1
                 try:
                     token.append(self._enter(timeline, shift, t, op, raw, elements, how, aliased, region))
                 finally:
                     self._busy -= 1
-                    self.lock.release()
+                    self.give()
         return token
 
     def _timeline_of(self, t: torch.Tensor, create: bool = False) -> tuple[Timeline, int] | None:
@@ -195,7 +201,7 @@ class Ledger:
             return timeline, 0
         if create:
             return self._timeline(key), 0
-        if escapes.known or not storage.resizable():
+        if _escaped or not storage.resizable():
             return self._by_address(storage)
         return None
 
@@ -227,7 +233,7 @@ class Ledger:
         how: str,
         aliased: bool,
         region: Layout | None,
-    ) -> tuple[Timeline, Write, list[int]]:
+    ) -> tuple[Timeline, Write, torch.Tensor, list[int]]:
         timeline.settle()
         layout = layout_of(t) if region is None else region
         write = Write(next(self._clock), op, raw, layout, how)
@@ -236,7 +242,7 @@ class Ledger:
             elements = None
         if how == "data" and keep(timeline, t, write, elements, aliased, region is None) and self.budgets:
             self._check_budget(timeline, write)
-        return timeline, write, [c.carrier._version for c in timeline.counters]
+        return timeline, write, t, [_version(counter.carrier) for counter in timeline.counters]
 
     def _check_budget(self, timeline: Timeline, write: Write) -> None:
         budget = min((b for e in timeline.saves() if (b := e.scope.budget) is not None), default=None)
@@ -261,25 +267,38 @@ class Ledger:
         """The Write has happened: credit the steps of the counters to it."""
         if len(self.fresh):
             self.settle()
-        with self.lock:
-            for timeline, write, before in token:
-                for counter, version in zip(timeline.counters, before, strict=False):
-                    if counter.credit(version):
+        self.take()
+        try:
+            for timeline, write, t, before in token:
+                for at in range(len(before)):  # counters met since then come after these
+                    counter = timeline.counters[at]
+                    if counter.credit(before[at]):
                         write.moved = True
-                if len(timeline.entered):
-                    self._reorder(timeline, write)
+                if timeline.entered:
+                    self._reorder(timeline, write, t, len(token) == 1)
                 timeline.wrote(write)
                 if not timeline.lives():
                     self.timelines.pop(timeline.key, None)
+        finally:
+            self.give()
 
-    def _reorder(self, timeline: Timeline, write: Write) -> None:
-        """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write."""
-        born = [e for e in timeline.entered.living() if e.tick > write.tick and e.moved()]
+    def _reorder(self, timeline: Timeline, write: Write, t: torch.Tensor, alone: bool) -> None:
+        """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write.
+
+        Their counter has stepped since, or is not that of the target `t` (`x.data.mul_(x)`): a result is saved after the step, as `t`.
+        """
+        entered = [save for ref in timeline.entered if (save := ref()) is not None]
+        born = [s for s in entered if s.tick > write.tick and (s.moved() or not _is_result_of(s, t))]
         if not born:
             return
         timeline.settle()
+        covered = write.how != "data" or timeline.undo.holds(write)
         for save in born:
-            save.forgive()
+            assert save.layout is not None
+            if not overlap(save.layout, write.layout) or (covered and (alone or save.moved())):
+                save.forgive()
+            else:
+                save.print = escapes.CHANGED  # nothing holds what it was
         now = self.tick()
         timeline.undo.retick(write.tick, now)
         write.tick = now
@@ -403,6 +422,10 @@ class Ledger:
         if save.handle.is_neg():
             value = torch._neg_view(value)
         return value.conj() if save.handle.is_conj() else value
+
+
+def _is_result_of(save: Save, t: torch.Tensor) -> bool:
+    return (save.original is not None and save.original() is t) or same_counter(save.handle, t)
 
 
 def _nothing() -> None:

@@ -1,8 +1,10 @@
 from gradmend.capture.memory.layouts cimport Layout, LayoutIndex, overlap
 cimport cython
 
-cdef class Record:
+cdef class Ticked:
     cdef public long long tick
+
+cdef class Record(Ticked):
     cdef readonly long long nbytes
     cdef readonly Layout layout
     cdef readonly object write, elements
@@ -26,7 +28,9 @@ cdef class UndoLog:
     cpdef Record exact(self, Layout layout, long long tick)
     @cython.locals(record=Record)
     cpdef bint hides(self, Layout layout, long long newest)
+    @cython.locals(record=Record, kept=list, hidden=dict, at=Py_ssize_t, newest="long long")
+    cpdef prune(self, list ticks)
 
-@cython.locals(lo=Py_ssize_t, hi=Py_ssize_t, middle=Py_ssize_t)
+@cython.locals(lo=Py_ssize_t, hi=Py_ssize_t, middle=Py_ssize_t, one=Ticked)
 cpdef Py_ssize_t first_after(list entered, long long tick)
 cpdef Record take(object t, object storage, object write, Layout layout, object elements=*, object view=*)

@@ -8,7 +8,6 @@ Only TensorBase's own methods are used here: the names on torch.Tensor may be ta
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -53,11 +52,22 @@ class Elements:
 
 @cython.no_gc
 @cython.cclass
-class Record:
+class Ticked:
+    """What stands on the ledger's clock: a Record, a Write."""
+
+    __slots__ = ("tick",)
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+
+
+@cython.no_gc
+@cython.cclass
+class Record(Ticked):
     """The bytes of a region before a Write. `old` is the raw bytes of a small dense region, a tensor of the region's shape
     (strides too where it is dense; raw bytes where it is expanded), or its single elements."""
 
-    __slots__ = ("elements", "layout", "nbytes", "old", "tick", "write")
+    __slots__ = ("elements", "layout", "nbytes", "old", "write")
 
     def __init__(
         self, write: Write, layout: Layout, old: torch.Tensor | bytes, elements: Elements | None = None
@@ -110,7 +120,7 @@ def take(
     view: torch.Tensor | None = None,
 ) -> Record:
     """Keep the bytes of a region as they are now. `t` is what is written, `view` a tensor over the region where there is one."""
-    if elements is not None:
+    if elements is not None and not layout.repeats:  # PyTorch would refuse to write them back
         try:
             return Record(write, layout, elements.read(layout.over(storage)), elements)
         except (IndexError, RuntimeError):
@@ -173,12 +183,13 @@ def _tick(record: Record) -> int:
     return record.tick
 
 
-def first_after(entered: Sequence[Any], tick: int) -> int:
+def first_after(entered: Sequence[Ticked], tick: int) -> int:
     """The place of the first after `tick`, among Records or Writes in the order of their ticks."""
     lo, hi = 0, len(entered)
     while lo < hi:
         middle = (lo + hi) // 2
-        if entered[middle].tick > tick:
+        one = entered[middle]
+        if one.tick > tick:
             hi = middle
         else:
             lo = middle + 1
@@ -245,6 +256,15 @@ class UndoLog:
         """The newest Records turn out to be of a later Write than was thought."""
         for record in self.records[self._after(old - 1) :]:
             record.tick = new
+
+    def holds(self, write: Write) -> bool:
+        """Whether all that this Write, the newest one, changed was kept before it."""
+        for record in reversed(self.records):
+            if record.tick < write.tick:
+                break
+            if record.write is write and record.layout == write.layout:
+                return True
+        return False
 
     def oldest_meeting(self, layout: Layout, tick: int) -> Record | None:
         """The first Record after `tick` that meets the region, if it is quickly found."""
@@ -356,21 +376,22 @@ class UndoLog:
     def _covers(shadow: Shadow, layout: Layout) -> bool:
         return shadow._base <= layout.lo and layout.hi <= shadow._hi
 
-    def prune(self, ticks: Sequence[int]) -> None:
+    def prune(self, ticks: list[int]) -> None:
         """Drop the Records that no Save of these ticks, oldest first, can need."""
         kept: list[Record] = []
-        for series in self._by_region().values():
-            before = -1
-            for record in series:
-                # Needed if a Save was made since the last Record that hides this one.
-                at = bisect.bisect_left(ticks, record.tick)
-                if at and ticks[at - 1] > before:
-                    kept.append(record)
-                if record.elements is None:
-                    before = record.tick
+        hidden: dict[Layout, int] = {}  # the tick of the last Record of this whole region
+        at, newest = 0, -1  # the last Save made before a Record
+        for record in self.records:
+            while at < len(ticks) and ticks[at] < record.tick:
+                newest = ticks[at]
+                at += 1
+            # Needed if a Save was made since the last Record that hides this one.
+            if newest > hidden.get(record.layout, -1):
+                kept.append(record)
+            if record.elements is None:
+                hidden[record.layout] = record.tick
         if len(kept) == len(self.records):
             return
-        kept.sort(key=_tick)
         self._empty()
         for record in kept:
             self.add(record)

@@ -73,7 +73,7 @@ def form() -> str:
     if wants_pure():
         return "pure Python, as GRADMEND_PURE says"
     if library(EDGE) is None or any(library(f"gradmend.capture.{name}") is None for name in HOT):
-        return "pure Python, slower: no compiler was found when it was installed"
+        return "pure Python, slower: no compiler was found when it was installed, or it failed"
     if not MADE_OF.exists() or json.loads(MADE_OF.read_text()) != digest():
         return "pure Python, slower: sources changed since they were compiled; install it again"
     return "compiled"

@@ -59,6 +59,12 @@ place(PyObject *Py_UNUSED(module), PyObject *tensor)
     return found < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+PyObject *
+version_of(PyObject *Py_UNUSED(module), PyObject *tensor)
+{
+    return get(version, tensor);
+}
+
 /* Of those that have a gradient. */
 PyObject *
 places(PyObject *module, PyObject *params)

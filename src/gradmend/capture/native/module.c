@@ -9,6 +9,7 @@ static PyMethodDef methods[] = {
     {"know_facts", know_facts, METH_VARARGS, "By which means a tensor is asked."},
     {"place", place, METH_O, "(address, bytes, None, version) of a tensor without gaps; None for any other."},
     {"places", places, METH_O, "The same of all in a list that have a gradient; None where one has gaps."},
+    {"version", version_of, METH_O, "Of a tensor's counter."},
     {"copy_out", (PyCFunction)(void (*)(void))copy_out, METH_FASTCALL, "Bytes lo to hi of a storage; None: unreadable."},
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Bytes into a new tensor without gaps; False: it can't."},
     {"same_bytes", (PyCFunction)(void (*)(void))same_bytes, METH_FASTCALL, "Bit by bit; None where Python must look."},

@@ -95,6 +95,7 @@ PyObject *know_facts(PyObject *module, PyObject *args);
 /* memory.c: its bytes */
 PyObject *place(PyObject *module, PyObject *tensor);
 PyObject *places(PyObject *module, PyObject *params);
+PyObject *version_of(PyObject *module, PyObject *tensor);
 PyObject *copy_out(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *fill(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *same_bytes(PyObject *module, PyObject *const *args, Py_ssize_t nargs);

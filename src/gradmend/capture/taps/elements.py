@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch._C import TensorBase as Base
 
 from gradmend.capture.memory.undo import Elements
 
+_AS_THEY_ARE = (bool, int, torch.SymInt)
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
 
@@ -26,18 +28,11 @@ def _frozen(key: Any) -> Any:
         return type(key)(_frozen(k) for k in key)
     if hasattr(key, "__array__"):
         return torch.tensor(key)
+    if hasattr(key, "__getitem__") and hasattr(key, "__len__"):  # any other sequence is read as a list
+        return [_frozen(key[i]) for i in range(len(key))]
+    if hasattr(key, "__index__") and type(key) not in _AS_THEY_ARE:
+        return operator.index(key)
     return key
-
-
-def is_basic(key: Any) -> bool:
-    """Indexing that makes a view: ints, slices, None, Ellipsis."""
-    if type(key) is int or type(key) is slice:
-        return True
-    parts = key if isinstance(key, tuple) else (key,)
-    return all(
-        p is None or p is Ellipsis or isinstance(p, slice) or (isinstance(p, int) and not isinstance(p, bool))
-        for p in parts
-    )
 
 
 def by_key(key: Any) -> Elements:

@@ -1,8 +1,10 @@
 cimport cython
+from gradmend.capture.edits.live_edits cimport _State, unconcerned
 from gradmend.capture.ledger.ledger cimport Ledger
 from gradmend.capture.memory.layouts cimport Layout, layout_at
 
 cdef Ledger _ledger
+cdef _State _edits
 
 cdef class Pending:
     cdef object op, targets, how
@@ -11,13 +13,15 @@ cdef class Pending:
 
 cpdef Pending before(op, targets, args=*, kwargs=*, how=*)
 cpdef Pending _before(op, targets, args, kwargs, how)
-cpdef bint _aliased(targets, args) except *
+@cython.locals(given=list, written=list)
+cpdef bint _aliased(targets, args, kwargs) except *
 cpdef after(Pending pending)
 cpdef _after(Pending pending)
 cpdef told(op, targets, how)
 cpdef carry(Pending pending, original, tuple args, kwargs=*)
 cpdef heard(call, op, how, tuple args, kwargs=*)
 cpdef heard_item(call, op, how, tuple args, kwargs=*)
+cpdef _edited(t, key, bint basic)
 cpdef tuple begin_item(t, key)
 @cython.locals(region=Layout)
 cpdef tuple _begin_item(t, key)

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from gradmend.capture import edge
 from gradmend.capture.edits import live_edits
-from gradmend.capture.edits.live_edits import Watched
+from gradmend.capture.edits.live_edits import Watched, unconcerned
 from gradmend.capture.ledger.ledger import Ledger, Token
 from gradmend.capture.memory.layouts import PLAIN, layout_at
 from gradmend.capture.taps import elements, refused
@@ -23,6 +24,7 @@ LEDGER = Ledger()
 _ledger = LEDGER  # compiled, its calls are C's own
 _edits = live_edits.state
 _grad_mode = torch.is_grad_enabled
+_is_basic, _BY_OP = edge.is_basic, elements.BY_OP
 
 # The flight recorder's ear, when installed: (op, targets, how) -> None, called after the write.
 Listener = Callable[[str, Sequence[torch.Tensor], str], None]
@@ -120,33 +122,42 @@ def _before(
     if not saves and not _edits.on:  # nobody but the recorder
         return Pending(op, targets, None, how) if "listeners" in awake else None
     # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
-    aliased = bool(args) and how == "data" and _grad_mode() and _aliased(targets, args)
+    aliased = how == "data" and _grad_mode() and _aliased(targets, args, kwargs or _NONE)
     if saves or aliased:
-        some = elements.elements_of(op, args, kwargs or {}) if op in elements.BY_OP else None
+        some = elements.elements_of(op, args, kwargs or {}) if op in _BY_OP else None
         token = _ledger.before(op, targets, some, how, aliased)
     edited = None
     # A collective is no op that autograd sees.
-    alone = len(targets) == 1 and not op.startswith("dist.")
-    if _edits.on and not (alone and live_edits.unconcerned(targets[0])):
+    alone = len(targets) == 1 and op[:5] != "dist."
+    if _edits.on and not (alone and unconcerned(targets[0])):
         edited = live_edits.before(op, targets, how, args=args)
     if token is None and edited is None and "listeners" not in awake:
         return None
     return Pending(op, targets, token, how, edited)
 
 
-def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
-    """Whether an argument lies in the memory of the target: `x.mul_(x)`, `h[1] *= h[0]`."""
+def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an argument that the op may save lies in the memory of a target: `x.mul_(x)`, `h[1] *= h[0].detach()`."""
+    given: list[torch.Tensor] = []
+    for a in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(a, torch.Tensor):
+            given.append(a)
+        elif isinstance(a, (list, tuple)):  # of a foreach op
+            given += [one for one in a if isinstance(one, torch.Tensor)]
+    if not given or not _tracked(given, targets):
+        return False
     try:
-        for a in args:
-            if (
-                isinstance(a, torch.Tensor)
-                and a.requires_grad
-                and _storage_of(a)._cdata == _storage_of(targets[0])._cdata
-            ):
+        written = [_storage_of(t)._cdata for t in targets]
+        for one in given:
+            if _storage_of(one)._cdata in written:
                 return True
     except RuntimeError:
         pass
     return False
+
+
+def _tracked(given: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> bool:
+    return any(t.requires_grad for t in given) or any(t.requires_grad for t in targets)
 
 
 def after(pending: Pending) -> None:
@@ -240,9 +251,10 @@ def begin_item(t: torch.Tensor, key: Any) -> _Item:
 
 def _begin_item(t: torch.Tensor, key: Any) -> _Item:
     token: Token | None = None
-    basic = elements.is_basic(key)
-    if "saves" in awake:
-        region = layout_at(t, key) if basic else None
+    saves = "saves" in awake
+    region = layout_at(t, key) if saves else None
+    basic = region is not None or _is_basic(key)
+    if saves:
         target = _part(t, key) if basic and region is None else t
         some = None if basic else elements.of_key(key)
         token = _ledger.before("__setitem__", (target,), some, "data", False, region)
@@ -267,7 +279,7 @@ def _end_item(begun: _Item) -> None:
 
 
 def _edited(t: torch.Tensor, key: Any, basic: bool) -> list[Watched] | None:
-    if live_edits.unconcerned(t):
+    if unconcerned(t):
         return None
     return live_edits.before("__setitem__", (t,), region=_part(t, key) if basic else None)
 

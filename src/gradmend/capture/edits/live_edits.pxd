@@ -1,0 +1,9 @@
+cdef class _State:
+    cdef public long long on
+    cdef public dict aliases
+    cdef public bint leaves
+    cdef public list pending, handed, inputs, leaf_writes
+
+cdef _State _state
+
+cpdef bint unconcerned(t) except *
