@@ -6,8 +6,10 @@ import sys
 import pytest
 from programs import BROKEN, MODES, Program, launch
 
+# `tokenize` first: linecache asks for it in the hook (3.13), and a string that is evaluated there, as its named tuples are,
+# makes python forget that the program was interrupted.
 HOOK = """
-import sys, traceback
+import sys, tokenize, traceback
 def hook(kind, error, trace):
     print("hook", kind.__name__, error, sys.exc_info()[0], sys.last_value is error, trace is error.__traceback__)
     print(*[(f.name, f.lineno) for f in traceback.extract_tb(trace)])

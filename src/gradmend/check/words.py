@@ -252,7 +252,7 @@ def _for_the_caller(instead: Instead) -> str:
 
 NEW_TENSOR = "make a new tensor, out of place or with .clone() first: no_grad would cut the gradient of what is written"
 _CARRIED = (
-    "the next iteration's backward() goes back into this one: detach the state that is carried over (`h = h.detach()`), and "
+    "the next iteration's backward() goes back into this one: detach the state that is carried over (`h = h.detach()`; of an LSTM, both of its tensors), and "
     "drop retain_graph=True"
 )
 _ANEW = (

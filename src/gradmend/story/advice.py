@@ -21,7 +21,7 @@ from gradmend.folder import is_ours
 from gradmend.model import Conflict, Frame
 from gradmend.story import derived, iterations
 from gradmend.story.source import parse, statement_lines
-from gradmend.story.words import WITHOUT_EDIT, after_left, common, later_words, stepper
+from gradmend.story.words import ALSO, WITHOUT_EDIT, after_left, common, later_words, stepper
 
 if TYPE_CHECKING:
     from gradmend.fix.source.candidate import Candidate, Project
@@ -74,7 +74,7 @@ def _in_a_later_iteration(conflict: Conflict) -> Conflict | None:
     return replace(conflict, message=message, notes=(note, *conflict.notes), help=(*helps, *conflict.help))
 
 
-def prover(edit: bool = True) -> str:
+def prover(conflict: Conflict) -> str:
     """ "`gradmend fix train.py` tries edits, and shows one that it proved", where a script runs."""
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     if (
@@ -91,8 +91,12 @@ def prover(edit: bool = True) -> str:
     # A program of many ranks is tried as one of one rank: without a launcher it would not start.
     launcher = ["torchrun", "--nproc-per-node", "1", "-m"] if "TORCHELASTIC_RUN_ID" in os.environ else []
     command = shlex.join([*launcher, "gradmend", "fix", script if near.startswith("..") else near])
-    edits = "this edit and others" if edit else "edits"  # a reviewer's order: it may show another one
-    return f"`{command}` tries {edits}, and shows one that it proved"
+    edits = (
+        "this edit and others" if conflict.edit else "edits"
+    )  # a reviewer's order: it may show another one
+    # Which forward is meant where parameters were stepped: often its user alone can tell.
+    choice = ", or what there is to choose from" if conflict.rule in _PARAMETERS and not conflict.edit else ""
+    return f"`{command}` tries {edits}, and shows one that it proved{choice}"
 
 
 def _edit(conflict: Conflict) -> str:
@@ -105,7 +109,7 @@ def _edit(conflict: Conflict) -> str:
     if conflict.rule in _PARAMETERS or (conflict.saved is not None and conflict.saved.leaf):
         if stepper(conflict.writes[0]) is not None:
             return ""  # which of two programs is meant: derived.stepped() asks
-        return of(conflict.backward, _moved(conflict)) or of(save, derived.copied_save(conflict))
+        return of(conflict.backward, _moved(conflict)) or of(save, _copied_save(conflict))
     if conflict.kind == "silent":
         return ""
     if derived.owned(conflict):
@@ -118,7 +122,12 @@ def _edit(conflict: Conflict) -> str:
     if edit := derived.flag(conflict):
         return of(write, edit)
     called, edit = derived.copied_argument(conflict)
-    return of(called, edit) or of(save, derived.copied_save(conflict))
+    return of(called, edit) or of(save, _copied_save(conflict))
+
+
+def _copied_save(conflict: Conflict) -> str:
+    """Of a write that broke several saves, a copy at one of them leaves the others as they were."""
+    return "" if any(note.startswith(ALSO) for note in conflict.notes) else derived.copied_save(conflict)
 
 
 def _filed(edit: str, frame: Frame | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradmend.model import Conflict, Frame
-from gradmend.story.source import statement_of
+from gradmend.story.source import parse, statement_of
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -27,6 +27,7 @@ class Later:
     names: tuple[str, ...] = ()  # what is carried over
     made: Frame | None = None  # the line that ran once
     pair: bool = False  # an LSTM's state: a tuple
+    none: bool = False  # it is None before the first iteration
 
     @property
     def run(self) -> str:
@@ -95,7 +96,8 @@ def at_line(frame: Frame) -> Later | None:
         ]
         names = _carried(loop, None)
         if steps and min(steps) >= frame.line and names:
-            return Later("", f"the loop on line {loop.lineno}", names, pair=_is_pair(loop, names))
+            pair, none = _state(frame, loop, names)
+            return Later("", f"the loop on line {loop.lineno}", names, pair=pair, none=none)
     return None
 
 
@@ -108,10 +110,9 @@ def _in_loop(asked: list[Frame], wrote: list[Frame], saved: list[Frame], level: 
         here = saved[i] if len(saved) > i and saved[i].file == asked[i].file else None
         inside = here is not None and loop in _loops(here)
         names = _carried(loop, here.line if here is not None and inside else None)
-        if here is None:
-            return Later("", home, names, pair=_is_pair(loop, names))
-        if inside:
-            return Later("carried", home, names, pair=_is_pair(loop, names))
+        if here is None or inside:
+            pair, none = _state(asked[i], loop, names)
+            return Later("carried" if inside else "", home, names, pair=pair, none=none)
         return Later("once", home, made=here)
     return None
 
@@ -205,13 +206,26 @@ def _read_before(loop: ast.For | ast.AsyncFor | ast.While, name: str, made: ast.
     return False
 
 
-def _is_pair(loop: ast.AST, names: tuple[str, ...]) -> bool:
-    """An LSTM's state is a pair; a cell's `h, c = cell(...)` is named one by one."""
+def _state(frame: Frame, loop: ast.AST, names: tuple[str, ...]) -> tuple[bool, bool]:
+    """Whether it is an LSTM's pair (a cell's `h, c = cell(...)` is named one by one), and whether it is None at first."""
+    source = parse(frame.file)
+    bound: dict[str, list[ast.expr]] = {}  # in the whole file, by the last word of the name
+    for n in ast.walk(source.tree) if source is not None else ():
+        if isinstance(n, ast.Assign | ast.AnnAssign) and n.value is not None:
+            for target in n.targets if isinstance(n, ast.Assign) else [n.target]:
+                bound.setdefault(_last(target), []).append(n.value)
+    values = [v for n in names for v in bound.get(n.rpartition(".")[2], ())]
+    pair = any(isinstance(v, ast.Tuple) for v in values)
     for statement in _assignments(loop):
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-            continue
-        made = [ast.unparse(n) for t in statement.targets for n in _names(t)]
-        called = ast.unparse(statement.value.func).lower()
-        if "lstm" in called and "cell" not in called and sum(n in names for n in made) == 1:
-            return True
-    return False
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+            made = [ast.unparse(n) for t in statement.targets for n in _names(t)]
+            called = statement.value.func
+            layers = [called, *(v.func for v in bound.get(_last(called), ()) if isinstance(v, ast.Call))]
+            words = [ast.unparse(layer).lower() for layer in layers]
+            lstm = any("lstm" in w and "cell" not in w for w in words)
+            pair = pair or (lstm and sum(n in names for n in made) == 1)
+    return pair, any(isinstance(v, ast.Constant) and v.value is None for v in values)
+
+
+def _last(name: ast.expr) -> str:
+    return ast.unparse(name).rpartition(".")[2]

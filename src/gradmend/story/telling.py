@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gradmend.model import Conflict, Frame, Span, Story, Write
 from gradmend.story.advice import advised, prover
-from gradmend.story.words import common, is_output, needed, spoken, stepper
+from gradmend.story.words import ALSO, common, is_output, needed, spoken, stepper
 
 # Operators as they stand in the source.
 _SPOKEN = {
@@ -144,11 +144,11 @@ def _with_others(first: Conflict, others: Sequence[Conflict]) -> Conflict:
     told = ", ".join(list(also)[:_MOST_ALSO]) + (
         f", and {len(also) - _MOST_ALSO} more" if len(also) > _MOST_ALSO else ""
     )
-    return replace(first, notes=(*first.notes, f"backward() needs as well: {told}"))
+    return replace(first, notes=(*first.notes, f"{ALSO}{told}"))
 
 
 def _helps(conflict: Conflict, healed: bool, heals: bool) -> tuple[str, ...]:
-    proves = prover(bool(conflict.edit)) if conflict.writes or conflict.edit else ""
+    proves = prover(conflict) if conflict.writes or conflict.edit else ""
     if healed:
         return tuple(filter(None, (conflict.edit, proves)))
     first, rest = conflict.help[:-1], conflict.help[-1:]

@@ -9,6 +9,10 @@ from gradmend.story.knowledge import Knowledge
 from gradmend.story.names import argument_name, result_name
 from gradmend.story.words import is_direct, is_output, spoken
 
+_RECURRENT = frozenset(
+    {"mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"}
+)
+_MOST_INPUTS = 3
 _SIMPLE = re.compile(r"[\w.]+(\[[\w\s,:.+-]*\])?\Z")
 
 # Layers of torch.nn, by the op that they run: what they compute from the kept tensor.
@@ -40,7 +44,10 @@ def why(knowledge: Knowledge, save: Save) -> str:
     if not is_output(save) and save.tensor.name:
         source = f"`{save.tensor.name}`"
     of = " and ".join(f"`{names[n]}`" if n in names else _input(n, len(inputs)) for n in inputs)
-    told = f"{spoken(save)} computes the gradient of {of} from {source}"
+    if len(inputs) > _MOST_INPUTS:
+        of = "its inputs"
+    who = "a recurrent layer" if knowledge.op in _RECURRENT else spoken(save)
+    told = f"{who} computes the gradient of {of} from {source}"
     if (
         not formula
         or formula.startswith("from ")

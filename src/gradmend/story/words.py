@@ -163,6 +163,9 @@ def notes(finding: Finding, save: Save, writes: Sequence[Write], escape: Site | 
     return tuple(told)
 
 
+ALSO = "backward() needs as well: "  # of the other saves that one line broke
+
+
 def two_programs(forward: str, before: str) -> str:
     """An optimizer stepped between a forward and its backward(): what can have been meant."""
     return (
@@ -175,7 +178,7 @@ def later_words(later: Later, backward: Frame | None) -> tuple[str, tuple[str, .
     """Of a backward() that goes back into an earlier iteration: what happens, and what to write."""
     names = " and ".join(f"`{n}`" for n in later.names) or "a value"
     cut = later.detached if later.names else "`h = h.detach()`"
-    carried = f"cut it off where it is carried over, at the start of {later.home}: {cut}"
+    carried = f"cut it off where it is carried over, at the {'end' if later.none else 'start'} of {later.home}: {cut}"
     line = at(later.made, backward) if later.made is not None else "what is made before it"
     anew = (
         f"compute {line} inside {later.home}, each time anew; with a copy of the parameters each step would use the "
