@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from gradmend.sparse import DenseResultError, Pattern, SparseTensor
+from gradmend.sparse.errors import SparseError
 
 A_PLACES, B_PLACES = places()
 NUMBERS = numbers(A_PLACES, B_PLACES)
@@ -104,3 +105,35 @@ def test_hardtanh_is_torchs_at_the_bounds_and_twice() -> None:
         (first,) = torch.autograd.grad(torch.nn.functional.hardtanh(wrap(v)).sum(), v, create_graph=True)
         found.append([first, *torch.autograd.grad(first.square().sum(), v)])
     torch.testing.assert_close(*found)
+
+
+def test_squeeze_of_no_dimensions_drops_none() -> None:
+    """A sum over () is over all of them; torch's squeeze(()) leaves the shape alone."""
+    one = SparseTensor(Pattern(torch.tensor([[0, 0], [1, 2]]), (1, 3)), torch.randn(1, 2), batch_dims=1)
+    for dims in ((), []):
+        assert one.squeeze(dims).shape == one.to_dense().squeeze(dims).shape == (1, 1, 3)
+    assert one.squeeze((0, 1)).shape == (3,)
+
+
+def test_linalg_norm_and_roll_refuse_the_dimensions_that_torch_refuses() -> None:
+    """No dimensions were all of them, silently; "fro" of one dimension was 2."""
+    X = torch.randn(2, 3)
+    S = SparseTensor.from_dense(X)
+    norms: list[tuple[Any, Any]] = [
+        (2, ()),
+        (None, ()),
+        (1, []),
+        (None, (0, 1, 0)),
+        ("fro", (0,)),
+        ("fro", 1),
+    ]
+    for ord, dim in norms:
+        with pytest.raises(RuntimeError):
+            torch.linalg.norm(X, ord, dim)
+        with pytest.raises(SparseError, match="norm"):
+            torch.linalg.norm(S, ord, dim)  # type: ignore[call-overload]
+    for dims in (torch.zeros(0), torch.zeros(0, 2, 1), "", range(0)):
+        with pytest.raises(TypeError):
+            X.roll(1, dims)  # type: ignore[call-overload]
+        with pytest.raises(SparseError):
+            S.roll(1, dims)

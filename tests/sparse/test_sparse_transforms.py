@@ -211,6 +211,7 @@ def test_new_patterns_break_the_graph_and_nothing_else() -> None:
         torch.testing.assert_close(got, f(dense(V), X))
 
 
+@pytest.mark.slow  # C++ is compiled
 def test_compile_with_inductor() -> None:
     torch._dynamo.reset()
     layer = SparseLinear(6, 5, 0.5)

@@ -22,6 +22,12 @@ def touched(index: list[int], values: torch.Tensor, size: tuple[int, ...] = (4, 
     return rows.touched(p, torch.sparse_coo_tensor([index], values, size, check_invariants=False))
 
 
+def freed() -> torch.Tensor:
+    table = torch.ones(3, 4)
+    table.untyped_storage().resize_(0)
+    return table
+
+
 GOOD = torch.ones(2, 8)
 WRONG: dict[str, Callable[[], Any]] = {
     "channels": lambda: convolve.gather(PTR, SOURCE, TARGET, X, W[:, :3], 3),
@@ -33,6 +39,11 @@ WRONG: dict[str, Callable[[], Any]] = {
     "keys twice": lambda: convolve.pairs(torch.tensor([1, 1]), SOURCE, PTR),
     "rows outside": lambda: grouping.grouped(torch.tensor([0, 4]), 4),
     "rows below 0": lambda: grouping.grouped(torch.tensor([0, -1]), 4),
+    "look-ups outside": lambda: rows.take(X, torch.tensor([0, 3])),
+    "look-ups below 0": lambda: rows.take(X, torch.tensor([0, -1])),
+    "look-ups in a vector": lambda: rows.take(X[0], SOURCE),
+    "look-ups on another device": lambda: rows.take(X, SOURCE.to("meta")),
+    "look-ups in memory that was freed": lambda: rows.take(freed(), SOURCE),
     "a gradient of another shape": lambda: touched([0, 1], torch.ones(2, 7), (4, 7)),
     "a gradient of other rows": lambda: touched([0, 9], GOOD),
     "state of other rows": lambda: rows.adagrad(
@@ -63,11 +74,30 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(module, name, small)
 
 
-@pytest.mark.parametrize("call", WRONG.values(), ids=WRONG.keys())
-def test_wrong_operands_are_refused(road: None, call: Callable[[], Any]) -> None:
-    # torch's own index_select tells of slots outside on the plain road.
-    with pytest.raises((SparseError, IndexError)):
-        call()
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_operands_are_refused(road: None, name: str) -> None:
+    # What is looked up is told by torch's own index_select on the plain road, before anything is changed.
+    torchs = (IndexError, RuntimeError) if name.startswith(("look-ups", "state of other rows")) else ()
+    with pytest.raises((SparseError, *torchs)):
+        WRONG[name]()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("d", [1, 3, 16, 47, 128, 131, 300])
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
+def test_look_ups_are_torchs_to_the_last_bit(
+    dtype: torch.dtype, d: int, index: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "SMALL", 0)
+    table = torch.randn(50, d, dtype=dtype)
+    table[3], table[4] = float("nan"), -0.0
+    for t in (table, table.flip(1), torch.randn(50, 2 * d, dtype=dtype)[:, ::2], table[:1].expand(50, d)):
+        for n in (0, 1, 2, 40):
+            ids = torch.randint(0, 50, (n,), dtype=index)
+            got, want = rows.take(t, ids), t.index_select(0, ids)
+            assert got.shape == want.shape and torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+    recorded = torch.randn(50, d, dtype=dtype, requires_grad=True)
+    assert rows.take(recorded, torch.tensor([1, 2])).requires_grad
 
 
 EQUAL = """
@@ -99,7 +129,8 @@ for spec in sys.argv[1:]:
         rows.adagrad(r, t, t.rows, s, eps=1e-8, size=0.1, keep=0.9)
         u, b = p.clone(), torch.ones_like(p)
         rows.sgd(u, t, t.rows, b, size=0.1, decay=0.1, momentum=0.9, dampening=0.1, nesterov=False, known=20)
-        made.append([convolve.gather(*found, X, W, 150), convolve.outer(*found, X, G), q, m, v, r, s, u, b])
+        looked = rows.take(p, index)
+        made.append([convolve.gather(*found, X, W, 150), convolve.outer(*found, X, G), q, m, v, r, s, u, b, looked])
     torch.testing.assert_close(*made, rtol=1e-4, atol=1e-4)
 print("equal")
 """

@@ -43,9 +43,9 @@ def _from_coo(A: Tensor) -> SparseTensor:
     if A.requires_grad:
         if (leaf := _leaf_behind(A)) is not None:
             return SparseTensor(Pattern(A._indices(), A.shape[: A.sparse_dim()]), leaf)
-        cut = _constructed(A.grad_fn)
+        cut, linear = _constructed(A.grad_fn)
         A = A.coalesce()
-        values = _Once.apply(A.values()) if cut else A.values()
+        values = _Once.apply(A.values(), linear) if cut else A.values()
         return SparseTensor(Pattern(A.indices(), A.shape[: A.sparse_dim()]), values)
     return SparseTensor(Pattern(A._indices(), A.shape[: A.sparse_dim()]), A._values())
 
@@ -61,31 +61,55 @@ def _leaf_behind(A: Tensor) -> Tensor | None:
     return leaf if leaf.shape == stored.shape and leaf.dtype == stored.dtype else None
 
 
-def _constructed(node: Any) -> bool:
-    """By torch.sparse_coo_tensor, the backward of which cuts second derivatives in silence (2.13)."""
-    if node is not None and node.name().startswith("Coalesce"):
-        node = node.next_functions[0][0]
-    return node is not None and node.name().startswith("SparseCooTensorWithDims")
+# Where a sparse tensor begins: what lies behind is dense, and its own matter.
+_BEGINNINGS = ("ToSparse", "ToTorchBackward", "WrapBackward", "torch::autograd::AccumulateGrad")
+_CONSTRUCTOR = "SparseCooTensorWithDims"
+_LINEAR = ("Coalesce", "Clone", "ToCopy", "Neg", "Add", "Sub", "TBackward", "Transpose", "Permute")
+
+
+def _constructed(node: Any) -> tuple[bool, bool]:
+    """Whether torch.sparse_coo_tensor is behind A, and whether A is linear in what that was given.
+
+    The backward of that constructor cuts second derivatives in silence (2.13), whatever was done to the tensor since.
+    """
+    found, linear = False, True
+    seen: set[Any] = set()
+    left = [node]
+    while left:
+        node = left.pop()
+        if node is None or node in seen or node.name().startswith(_BEGINNINGS):
+            continue
+        if node.name().startswith(_CONSTRUCTOR):
+            found = True
+            continue
+        seen.add(node)
+        behind = [n for n, _ in node.next_functions if n is not None]
+        by_constant = node.name().startswith(("Mul", "Div")) and len(behind) == 1
+        linear = linear and (by_constant or node.name().startswith(_LINEAR))
+        left += behind
+    return found, linear
 
 
 class _Once(torch.autograd.Function):
     """Values that have a first derivative, and no second."""
 
     @staticmethod
-    def forward(values: Tensor) -> Tensor:
+    def forward(values: Tensor, linear: bool) -> Tensor:
         return values.view_as(values)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.linear = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        if torch.is_grad_enabled() and grads[0].requires_grad:
+        # A gradient that depends on nothing has no second derivative, unless the way on to the constructor has one.
+        if torch.is_grad_enabled() and (grads[0].requires_grad or not ctx.linear):
             raise SparseError(
                 "create_graph=True reached the values of a torch sparse tensor: torch.sparse_coo_tensor would cut the "
                 "second derivative there in silence. Give the values to SparseTensor.from_coo(indices, values, size)."
             )
-        return grads[0]
+        return grads[0], None
 
 
 def _values(A: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from gradmend.sparse.kernels.lanes import (
 )
 
 _AHEAD = 8
+_LOOKED = 16  # the same for look-ups, which read one row each
 Piece = Callable[[int, int], Any]
 
 
@@ -51,9 +52,12 @@ def _kernel(tag: str, runs: Runs, lazy: bool, states: int, piece: Piece) -> Kern
     def kernel(  # type: ignore[no-untyped-def]
         crow, rows, slots, order, keeps, G, P, M, V, a, b, eps, size, keep, n, d, part, parts
     ):
+        entries = get("i64", crow, n)
         for i in range(boundary(crow, n, part, parts), boundary(crow, n, part + 1, parts)):
             at, first, last = get("i64", rows, i) * d, get("i64", crow, i), get("i64", crow, i + 1)
             slot = get("i64", slots, i) * d
+            for e in range(first + _AHEAD, min(last + _AHEAD, entries)):
+                prefetch(tag, width, G, get("i64", order, e) * d)
             left = keep
             if lazy:
                 left = get("f64", keeps, i)
@@ -184,9 +188,12 @@ def adagrad_by_row(tag: str, runs: Runs) -> Kernel:
     def kernel(  # type: ignore[no-untyped-def]
         crow, rows, slots, order, keeps, G, P, M, V, a, b, eps, size, keep, n, d, part, parts
     ):
+        entries = get("i64", crow, n)
         for i in range(boundary(crow, n, part, parts), boundary(crow, n, part + 1, parts)):
             at, first, last = get("i64", rows, i) * d, get("i64", crow, i), get("i64", crow, i + 1)
             slot = get("i64", slots, i)
+            for e in range(first + _AHEAD, min(last + _AHEAD, entries)):
+                prefetch(tag, width, G, get("i64", order, e) * d)
             if i + _AHEAD < n:
                 prefetch(tag, width, P, get("i64", rows, i + _AHEAD) * d)
                 prefetch(tag, 1, M, get("i64", slots, i + _AHEAD))
@@ -203,5 +210,27 @@ def adagrad_by_row(tag: str, runs: Runs) -> Kernel:
                 update_whole(order, G, P, step, keep, first, last, at, j, d)
             if tail:
                 update_rest(order, G, P, step, keep, first, last, at, d // width * width, d)
+
+    return kernel
+
+
+@cache
+def take(tag: str, runs: Runs) -> Kernel:
+    """out[i] = P[ids[i]], with the rows asked for ahead: a large table's are in no cache."""
+    width, tail, valid = runs
+    full = width if tail else valid
+    short = tail or width
+
+    @kept_on_disk
+    def kernel(ids, P, out, n, d, part, parts):  # type: ignore[no-untyped-def]
+        for i in range(n * part // parts, n * (part + 1) // parts):
+            if i + _LOOKED < n:
+                prefetch(tag, width, P, get("i64", ids, i + _LOOKED) * d)
+            at, to = get("i64", ids, i) * d, i * d
+            for j in range(0, d - tail_left(d, width, tail), width):
+                store(tag, width, full, load(tag, width, full, P, at + j, d - j), out, to + j, d - j)
+            if tail:
+                j = d // width * width
+                store(tag, short, valid, load(tag, short, valid, P, at + j, d - j), out, to + j, d - j)
 
     return kernel

@@ -17,6 +17,7 @@ from gradmend.sparse.kernels import checks
 from gradmend.sparse.kernels.checks import address, operand, same_device
 from gradmend.sparse.kernels.gate import SMALL, Plan, flat, plan, usable
 from gradmend.sparse.kernels.grouping import Groups, grouped
+from gradmend.sparse.kernels.memory import empty
 from gradmend.sparse.kernels.team import run
 
 _COST = 4
@@ -63,6 +64,30 @@ def touched(param: Tensor, grad: Tensor) -> Touched:
 def finite(values: Tensor) -> bool:
     """No NaN and no infinity; one pass, and a second only where sums overflow."""
     return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+
+
+def take(table: Tensor, ids: Tensor) -> Tensor:
+    """table[ids]; all ids are looked at."""
+    operand("the table", table, None, None)
+    same_device(table, ids)
+    n, (length, d) = ids.shape[0], table.shape
+    plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in (table, ids))
+    large = n * d >= max(SMALL, 1) and table.dtype in (torch.float32, torch.float64)
+    if not (plain and large and usable(table) and table.is_contiguous()) or table.is_neg():
+        return table.index_select(0, ids)
+    if (p := plan(table.dtype, d)) is None:
+        return table.index_select(0, ids)
+    checks.places("ids", ids, n, length)
+    from gradmend.sparse.kernels import compiled_rows
+
+    ids, out = ids.to(_INDEX).contiguous(), empty((n, d), table.dtype)
+    where = (
+        address(ids, (n,), _INDEX),
+        address(table, (length, d), table.dtype),
+        address(out, (n, d), table.dtype),
+    )
+    run(compiled_rows.take(p.tag, p.runs), _COST * out.numel(), *where, n, d)
+    return out
 
 
 def _compiled(param: Tensor, grad: Touched, *state: Tensor, by_row: bool = False) -> tuple[Plan, int] | None:

@@ -17,6 +17,7 @@ from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.interop.layouts import ToTorch
 from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.kernels.plain import conj, wide
+from gradmend.sparse.kernels.rows import take
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
@@ -287,7 +288,7 @@ class Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(table: Tensor, ids: Tensor, padding: int | None) -> Tensor:
-        return table.index_select(0, ids)
+        return take(table, ids)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

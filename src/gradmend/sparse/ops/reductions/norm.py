@@ -96,8 +96,14 @@ def linalg_norm(
     if ord is not None and dim is None and S.ndim > 2:
         raise SparseError(f"linalg.norm of {S.ndim} dimensions takes dim= where it takes ord=.")
     dims: Any = dim if dim is None or isinstance(dim, list | tuple) else (whole(dim),)
+    if dims is not None and len(dims) not in (1, 2):
+        raise SparseError(
+            f"linalg.norm takes one dimension or two, not {dim!r}; vector_norm takes any number."
+        )
     matrix = (len(dims) == 2) if dims is not None else S.ndim == 2
-    if ord is None or (ord == "fro" and matrix) or not matrix:
+    if ord == "fro" and not matrix:
+        raise SparseError('the norm "fro" is a matrix\'s: for one dimension say 2.')
+    if ord in (None, "fro") or not matrix:
         return vector_norm(S, 2 if ord in (None, "fro") else ord, dim, keepdim, dtype=dtype)
     return matrix_norm(S, ord, dims or (-2, -1), keepdim, dtype=dtype)
 

@@ -94,7 +94,7 @@ def expand_as(S: SparseTensor, other: Any) -> SparseTensor:
 def roll(S: SparseTensor, shifts: Any, dims: Any = None) -> SparseTensor:
     """Entries moved along dimensions, those that fall off come in again in front."""
     steps = _ints((shifts,))
-    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+    if dims is None or (isinstance(dims, list | tuple) and len(dims) == 0):
         if len(steps) != 1:
             raise SparseError("roll takes a dimension for each of several shifts.")
         return reshape(roll(reshape(S, (-1,)), steps, (0,)), tuple(S.shape))

@@ -192,7 +192,9 @@ def unsqueeze(S: SparseTensor, dim: int) -> SparseTensor:
 @implements("squeeze")
 def squeeze(S: SparseTensor, dim: Any = None) -> Any:
     """Drops dimensions of size 1; the last sparse one is kept."""
-    dims = as_dims(S, dim) if dim is not None else tuple(range(S.ndim))
+    dims: tuple[int, ...] = tuple(range(S.ndim))
+    if dim is not None:  # unlike a sum's, an empty list of dimensions is none of them
+        dims = () if isinstance(dim, tuple | list) and not dim else as_dims(S, dim)
     for d in reversed([d for d in dims if S.shape[d] == 1]):
         parts = split(S, (d,))
         if parts.sparse:
