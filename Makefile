@@ -9,7 +9,8 @@ DOCSENV := .venv-docs
 # Another release of torch, in an environment of its own: `make test-torch TORCH=2.15.0 [PYTHON=python3.13]`.
 TORCH  ?=
 OTHERS := .venv-torch
-MATRIX := 2.13.0 2.14.1 2.15.0
+# RELEASE, or RELEASE@INTERPRETER for another Python: `make test-matrix MATRIX="2.15.0 2.15.0@python3.13"`.
+MATRIX ?= 2.13.0 2.14.1 2.15.0
 KEEP   ?= yes  # no: test-matrix removes each environment once it has run, where space is short
 JOBS   ?= 2
 # Where there is a compiler, installing builds this; the package works without.
@@ -40,8 +41,9 @@ test-torch: $(CHOSEN)/.ready  ## All of these with TORCH=2.15.0, or any other re
 
 test-matrix:  ## Every release that the package names, one after the other, and their table: docs/versions.md.
 	for one in $(MATRIX); do \
-		$(MAKE) test-torch TORCH=$$one || failed="$$failed $$one"; \
-		if [ "$(strip $(KEEP))" = no ]; then rm -rf $(OTHERS)/$$one-$(notdir $(PYTHON)); fi; \
+		release=$${one%@*}; python=$(PYTHON); case $$one in *@*) python=$${one#*@};; esac; \
+		$(MAKE) test-torch TORCH=$$release PYTHON=$$python || failed="$$failed $$one"; \
+		if [ "$(strip $(KEEP))" = no ]; then rm -rf $(OTHERS)/$$release-$${python##*/}; fi; \
 	done; \
 	$(PYTHON) tools/make_versions.py build/torch-*.xml; \
 	if [ -n "$$failed" ]; then echo "failed with torch$$failed"; exit 1; fi

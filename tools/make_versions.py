@@ -10,7 +10,7 @@ from pathlib import Path
 OUT = Path(__file__).resolve().parents[1] / "docs" / "versions.md"
 HEAD = """# Releases of torch
 
-Every test of `make test`, run with each release by `make test-matrix`, which writes this page. `make test-torch TORCH=2.15.0`
+Every test of `make test` and `make test-slow`, run with each release by `make test-matrix`, which writes this page. `make test-torch TORCH=2.15.0`
 runs one. The registry's builds are linked against CUDA; the tests run on the CPU, over empty CUDA libraries
 (`tools/torch_env.py`).
 
@@ -37,21 +37,28 @@ harmless for that reason is told as if it were not.
 
 def main() -> None:
     rows, reasons = [], Counter()
-    for path in sorted(
-        map(Path, sys.argv[1:]), key=lambda p: [int(n) for n in p.stem.split("-")[1].split(".")]
+    suites = [(Path(name).stem.split("-")[1], ET.parse(name).getroot()[0]) for name in sys.argv[1:]]
+    for release, suite in sorted(
+        suites, key=lambda one: (_numbers(one[0]), _numbers(one[1].get("name", "0")))
     ):
-        suite = ET.parse(path).getroot()[0]
         total, failed, skipped = (int(suite.get(k, 0)) for k in ("tests", "failures", "skipped"))
         failed += int(suite.get("errors", 0))
         minutes = float(suite.get("time", 0)) / 60
-        release = path.stem.split("-")[1]
         rows.append(
             f"| {release} | {suite.get('name')} | {total - failed - skipped:,} | {failed} | {skipped} | {minutes:.0f} |"
         )
         for one in suite.iter("skipped"):
-            reasons[_plain(one.get("message", "")), release] += 1
+            reasons[_plain(one.get("message", "")), f"{release} on {_short(suite)}"] += 1
     OUT.write_text(HEAD + "\n".join(rows) + "\n" + _skipped(reasons) + FLOOR)
     print("\n".join(rows))
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def _short(suite: ET.Element) -> str:
+    return ".".join(suite.get("name", "").split(".")[:2])
 
 
 def _plain(message: str) -> str:

@@ -5,7 +5,8 @@
 
 The registry's builds of torch are linked against CUDA. The tests run on the CPU and call none of it, so empty libraries
 that define the missing names let it load. Needs gcc, nm and readelf; without them the real ones are installed.
-Gradmend is installed too, as it lies here, with what its tests need.
+Gradmend is installed too, as it lies here, with what its tests need. An environment that has this release already, also one that
+another clone made, keeps it: only Gradmend is installed again.
 """
 
 from __future__ import annotations
@@ -36,8 +37,34 @@ def main() -> None:
         "--cuda", action="store_true", help="install the CUDA libraries instead of empty ones"
     )
     args = parser.parse_args()
-    subprocess.run([args.python, "-m", "venv", "--clear", args.folder], check=True)
     pip = [args.folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if not _has(args.folder, args.torch, args.python):
+        _make(pip, args)
+    # One by one: pip would see that torch lacks its CUDA libraries, and fetch them.
+    subprocess.run([*pip, *_ours()], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*pip, "--no-deps", "--editable", ROOT], check=True)
+    subprocess.run([args.folder / "bin" / "python", "-c", _TORCH], check=True)
+
+
+def _has(folder: Path, release: str, interpreter: str) -> bool:
+    """Whether it was made to its end: torch loads there, in this Python."""
+    ours = folder / "bin" / "python"
+    if not ours.exists() or _said(ours, _PYTHON) != _said(interpreter, _PYTHON):
+        return False
+    return (_said(ours, _TORCH) or "").partition("+")[0] == release
+
+
+_PYTHON = "import platform; print(platform.python_version())"
+_TORCH = "import torch; print(torch.__version__)"
+
+
+def _said(interpreter: Path | str, code: str) -> str | None:
+    done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _make(pip: list[str | Path], args: argparse.Namespace) -> None:
+    subprocess.run([args.python, "-m", "venv", "--clear", args.folder], check=True)
     if args.cuda or not all(map(shutil.which, ("gcc", "nm", "readelf"))):
         subprocess.run([*pip, f"torch=={args.torch}"], check=True)
     else:
@@ -45,12 +72,6 @@ def main() -> None:
         packages = next(args.folder.glob("lib/python3*/site-packages"))
         subprocess.run([*pip, *_needed(packages)], check=True, stderr=subprocess.DEVNULL)
         _fill_in(packages / "torch" / "lib")
-    # One by one: pip would see that torch lacks its CUDA libraries, and fetch them.
-    subprocess.run([*pip, *_ours()], check=True, stderr=subprocess.DEVNULL)
-    subprocess.run([*pip, "--no-deps", "--editable", ROOT], check=True)
-    subprocess.run(
-        [args.folder / "bin" / "python", "-c", "import torch; print(torch.__version__)"], check=True
-    )
 
 
 def _ours() -> list[str]:
