@@ -1,6 +1,7 @@
 """The order of the tests: `GRADMEND_ORDER=7` mixes them by that seed, and what one leaves behind is met by others.
 
-And their speed: what collection loaded stays, so the collector need not look through it at each `gc.collect()`.
+And their speed: what collection loaded stays, so the collector need not look through it at each `gc.collect()`; and torch's op
+database walks the whole stack for a unittest at each op, of which we have none.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 import time
 
 import pytest
@@ -28,6 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    database = sys.modules.get("torch.testing._internal.common_utils")
+    if hasattr(database, "extract_test_fn"):
+        database.extract_test_fn = lambda: None  # what it finds here
     gc.collect()
     gc.freeze()
 
