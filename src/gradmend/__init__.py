@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gradmend import sparse as sparse
     from gradmend.api.auditing import audit as audit
     from gradmend.api.dry import dry_run as dry_run
+    from gradmend.api.explaining import explain as explain
     from gradmend.api.installing import install as install
     from gradmend.api.installing import uninstall as uninstall
     from gradmend.api.watching import heal as heal
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from gradmend.errors import GradmendWarning as GradmendWarning
     from gradmend.model import Conflict as Conflict
     from gradmend.model import Session as Session
-    from gradmend.story.failures.explain import explain as explain
     from gradmend.story.knowledge import saves as saves
 
 _HOMES = {
@@ -52,7 +52,7 @@ _HOMES = {
     "Session": "gradmend.model",
     "audit": "gradmend.api.auditing",
     "dry_run": "gradmend.api.dry",
-    "explain": "gradmend.story.failures.explain",
+    "explain": "gradmend.api.explaining",
     "heal": "gradmend.api.watching",
     "install": "gradmend.api.installing",
     "load_ipython_extension": "gradmend.integrations.ipython",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 SCHEMA = 1
 
@@ -128,8 +128,7 @@ class Fix:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """One region of a storage: a tensor or a view of it, by its bytes."""
 
     lo: int
@@ -140,8 +139,7 @@ class Lane:
         return [self.lo, self.hi, asdict(self.tensor)]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """What happened to a lane at a tick of the clock, and where. Rows, not objects, in JSON: a loop makes thousands."""
 
     what: Literal["save", "write", "read"]
@@ -152,14 +150,8 @@ class Event:
     ours: bool = False  # of this conflict, not only of the same storage
     version: int | None = None  # PyTorch's counter after it, where that can be told
     quiet: bool = False
-    values: tuple[float, float] | None = (
-        None  # the smallest and the largest value of the saved region, after it
-    )
-
-    def as_json(self) -> list[Any]:
-        return [
-            self.what, self.tick, self.lane, self.place, self.op, self.ours, self.version, self.quiet, self.values
-        ]  # fmt: skip
+    # The smallest and the largest value of the saved region, after it.
+    values: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +182,7 @@ class History:
         return {
             "nbytes": self.nbytes,
             "lanes": [lane.as_json() for lane in self.lanes],
-            "events": [event.as_json() for event in self.events],
+            "events": [list(event) for event in self.events],
             "places": self.places,
             "changed": self.changed,
             "left_out": self.left_out,

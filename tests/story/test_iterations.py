@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import gradmend
+from gradmend.api.explaining import words
 from gradmend.model import Conflict
 from gradmend.story.advice import advised
-from gradmend.story.failures.explain import words
 
 HEAD = (
     "import torch\nfrom torch import nn\ntorch.manual_seed(0)\n"

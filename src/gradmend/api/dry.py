@@ -21,6 +21,7 @@ from gradmend.api.watching import Watching
 from gradmend.capture.graph.calls import history
 from gradmend.errors import ConflictError, UsageError, attached
 from gradmend.model import Session
+from gradmend.story.failures.scene import error_facts
 
 NEEDS_VALUES = (
     "whether a write left the value as it was (then PyTorch refuses it, and the gradient is right)",
@@ -144,14 +145,11 @@ def _failed(session: Session, error: Exception) -> None:
         if all(told is not c for c in session.conflicts):
             session.conflicts.append(told)
         return
-    from gradmend.running.runner import _user_line
-
-    frame = _user_line(error.__traceback__) or (None, None)
     words = str(error) or type(error).__name__
     if _asks_for_values(error):
         words = f"the dry run stopped where the program asks for a value that only a real run has ({words})"
     session.outcome = "failed"
-    session.error = {"type": type(error).__name__, "message": words, "file": frame[0], "line": frame[1]}
+    session.error = error_facts(error, words)
 
 
 def _asks_for_values(error: Exception) -> bool:

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     text = _text(args.what)
     if not text.strip():
         raise UsageError("explain: there is no text to explain: give a file, or pipe an error into it")
-    from gradmend.story.failures.explain import from_text, words
+    from gradmend.api.explaining import words
+    from gradmend.story.failures.explain import from_text
 
     conflict = from_text(text)
     if conflict is None:

@@ -6,11 +6,9 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gradmend.errors import ConflictError, attached
-from gradmend.folder import absolute
 from gradmend.integrations import torchrun
 from gradmend.model import Conflict, Session
 from gradmend.own_imports import own_imports
@@ -174,12 +172,12 @@ def _stopped(session: Session, stop: KeyboardInterrupt) -> None:
     """What was not reached was not looked at: such a run is never clean."""
     if session.outcome == "clean":
         session.outcome = "failed"
-    session.error = _error_words(stop, "stopped from outside, before its end")
+    session.error = _facts(stop, "stopped from outside, before its end")
 
 
 def _failed(session: Session, error: BaseException) -> Conflict | None:
     """The conflict behind it, where there is one."""
-    session.error = _error_words(error, str(error))
+    session.error = _facts(error, str(error))
     told = _conflict_of(error)
     if told is None:
         session.outcome = "failed"
@@ -190,9 +188,10 @@ def _failed(session: Session, error: BaseException) -> Conflict | None:
     return told
 
 
-def _error_words(error: BaseException, message: str) -> dict[str, Any]:
-    file, line = _user_line(error.__traceback__) or (None, None)
-    return {"type": type(error).__name__, "message": message, "file": file, "line": line}
+def _facts(error: BaseException, message: str) -> dict[str, Any]:
+    from gradmend.story.failures.scene import error_facts
+
+    return error_facts(error, message)
 
 
 def _conflict_of(error: BaseException) -> Conflict | None:
@@ -206,14 +205,3 @@ def _conflict_of(error: BaseException) -> Conflict | None:
             return told
         seen = seen.__cause__ or seen.__context__
     return None
-
-
-def _user_line(trace: TracebackType | None) -> tuple[str, int] | None:
-    from gradmend.capture.sites import is_user
-
-    last = None
-    while trace is not None:
-        if is_user(trace.tb_frame.f_code):
-            last = (absolute(trace.tb_frame.f_code.co_filename), trace.tb_lineno)
-        trace = trace.tb_next
-    return last

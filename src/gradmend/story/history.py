@@ -85,14 +85,17 @@ class _Book:
         self._places: dict[Raw, int] = {}
 
     def lane(self, layout: Layout, name: str | None, dtype: torch.dtype | None = None) -> int:
-        key = (layout.lo, layout.hi, tuple(layout.shape), tuple(layout.strides))
+        key = (layout.lo, layout.hi, layout.shape, layout.strides)
         at = self._lanes.get(key)
+        if at is not None and (not name or self.lanes[at].tensor.name):
+            return at
         info = TensorInfo(tuple(layout.shape), str(dtype or layout.dtype).removeprefix("torch."), name)
+        lane = Lane(layout.lo, layout.hi, info)
         if at is None:
             at = self._lanes[key] = len(self.lanes)
-            self.lanes.append(Lane(layout.lo, layout.hi, info))
-        elif name and not self.lanes[at].tensor.name:
-            self.lanes[at] = Lane(layout.lo, layout.hi, info)
+            self.lanes.append(lane)
+        else:
+            self.lanes[at] = lane
         return at
 
     def place(self, raw: Raw) -> int:

@@ -1,11 +1,10 @@
-"""`gradmend.explain(exc)`, and the same for an error that only its printed text is left of."""
+"""The Conflict behind an exception of PyTorch's, or behind its printed text where only that is left."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-from gradmend.errors import UsageError, attached
+from gradmend.errors import attached
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo
 from gradmend.story.failures import second_backward, versions
 from gradmend.story.failures.diagnosing import diagnose, from_message
@@ -14,31 +13,6 @@ from gradmend.story.failures.scene import site_of
 from gradmend.story.failures.traceback_text import Printed, read
 from gradmend.story.iterations import at_line
 from gradmend.story.words import later_words
-
-
-def explain(error: BaseException | str) -> str:
-    """What an error of PyTorch's autograd means, and what to change. Takes the exception, its traceback's text,
-    or the code of a rule, as in `explain("GM101")`.
-
-    >>> import gradmend, torch
-    >>> w = torch.ones(3, requires_grad=True)
-    >>> try:
-    ...     w += 1
-    ... except RuntimeError as exc:
-    ...     print(gradmend.explain(exc).splitlines()[0])
-    error[GM121]: `w` is a leaf that requires grad, and this line writes to it in grad mode
-    """
-    if isinstance(error, str) and re.fullmatch(r"GM\d+", error.strip(), re.IGNORECASE):
-        from gradmend import rules
-
-        try:
-            return rules.get(error.strip()).as_text()
-        except KeyError as unknown:
-            raise UsageError(str(unknown.args[0])) from None
-    conflict = conflict_of(error)
-    if conflict is None:
-        return "This is no error of autograd's that Gradmend knows."
-    return words(conflict)
 
 
 def conflict_of(error: BaseException | str) -> Conflict | None:
@@ -68,13 +42,6 @@ def from_text(text: str) -> Conflict | None:
         if found is not None:
             return found
     return None
-
-
-def words(conflict: Conflict, *, colour: bool = False, width: int = 100) -> str:
-    from gradmend.report.terminal import render
-    from gradmend.story.telling import tell
-
-    return render(tell(conflict), colour=colour, width=width)
 
 
 def _mismatch(message: str, site: Site, printed: Printed) -> Conflict | None:

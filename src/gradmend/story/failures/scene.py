@@ -277,3 +277,10 @@ def site_of(error: BaseException | TracebackType | None) -> Site:
 
     tb = error.__traceback__ if isinstance(error, BaseException) else error
     return resolve(raw_of(tb))
+
+
+def error_facts(error: BaseException, message: str) -> dict[str, Any]:
+    """A Session's `error`: what was raised, and by which line of the program."""
+    user = site_of(error).user
+    file, line = (None, None) if user is None else (user.file, user.line)
+    return {"type": type(error).__name__, "message": message, "file": file, "line": line}
