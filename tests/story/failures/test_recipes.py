@@ -9,7 +9,8 @@ import pytest
 import torch
 from broken_programs import fail
 
-from gradmend.story.failures.explain import explain, from_text
+import gradmend
+from gradmend.story.failures.explain import from_text
 from gradmend.story.failures.versions import Mismatch, bare, op_from_node, read
 
 HEAD = """
@@ -50,7 +51,7 @@ def test_the_recipe_is_recognised(tmp_path: Path, program: str, rule: str, words
     assert conflict.rule == rule
     assert words in conflict.message
     assert any("gradmend run" in h for h in conflict.help)
-    assert words in " ".join(explain(exc).split())  # the same from the exception itself
+    assert words in " ".join(gradmend.explain(exc).split())  # the same from the exception itself
 
 
 def test_anomaly_mode_settles_who_kept_it(tmp_path: Path) -> None:
