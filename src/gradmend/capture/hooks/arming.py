@@ -21,8 +21,7 @@ from gradmend.capture.ledger.version_steps import identity
 from gradmend.capture.taps import hub
 
 _armed = 0
-watching: set[str] = set()  # holds a word while this is armed
-hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
+_hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
 
 
 def arm() -> None:
@@ -33,7 +32,6 @@ def arm() -> None:
         return
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
-    watching.add("edits")
     optimizer_steps.arm()
     custom_functions.arm()
     gradients.measure()
@@ -50,31 +48,29 @@ def disarm() -> None:
         return
     optimizer_steps.disarm()
     hub.awake.discard("edits")
-    watching.discard("edits")
     custom_functions.disarm()
     gradients.disarm()
     checkpoints.disarm()
     eager_frames.disarm()
 
 
+def armed() -> bool:
+    return _armed > 0
+
+
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
     branches.roots[call.tick] = roots
-    call.seeds = _storages(grads)
+    call.seeds = tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))
     scope = scopes.current()
     if not (scope is not None and scope.plain) and live_edits.pending():
         put_on = arrivals.watch(roots)
         if put_on:
-            hooks[call.tick] = put_on
+            _hooks[call.tick] = put_on
 
 
 def after_backward(call: BackwardCall) -> None:
     roots = branches.roots.pop(call.tick, None)
     if roots is not None:
         retaining.look(call, roots)
-    if hooks:
-        for hook in hooks.pop(call.tick, ()):
-            hook.remove()
-
-
-def _storages(grads: Any) -> tuple[int, ...]:
-    return tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))
+    for hook in _hooks.pop(call.tick, ()):
+        hook.remove()
