@@ -15,12 +15,15 @@ from gradmend.capture.hooks import (
     gradients,
     optimizer_steps,
     retaining,
+    saved_tensors,
 )
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.version_steps import identity
 from gradmend.capture.taps import hub
 
+_ABSENT = object()
 _armed = 0
+_own: list[tuple[Any, str, Any]] = []  # owners and names that are ours while we are armed, and what was there
 _hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
 
 
@@ -33,11 +36,12 @@ def arm() -> None:
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
     optimizer_steps.arm()
-    custom_functions.arm()
-    gradients.measure()
-    gradients.arm()
-    checkpoints.arm()
+    for part in (saved_tensors, custom_functions, gradients, checkpoints):
+        for owner, name, ours in part.patches():
+            _own.append((owner, name, vars(owner).get(name, _ABSENT)))
+            setattr(owner, name, ours)
     eager_frames.arm()
+    gradients.measure()
 
 
 def disarm() -> None:
@@ -48,9 +52,12 @@ def disarm() -> None:
         return
     optimizer_steps.disarm()
     hub.awake.discard("edits")
-    custom_functions.disarm()
-    gradients.disarm()
-    checkpoints.disarm()
+    while _own:
+        owner, name, was = _own.pop()
+        if was is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, was)
     eager_frames.disarm()
 
 

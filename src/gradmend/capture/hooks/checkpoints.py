@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -363,7 +363,6 @@ def _generator(fn: Any, *args: Any, **kwargs: Any) -> Generator[None, None, None
 
 
 _plain_forward = _Function.forward
-_forward_slot = vars(_Function)["forward"]  # the staticmethod itself, to put back
 
 
 def _forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:
@@ -387,21 +386,9 @@ def _forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) 
     return _plain_forward(ctx, twice, preserve_rng_state, *args)
 
 
-_homes: list[Any] = []  # the modules whose name is ours while we are armed
-
-
-def arm() -> None:
-    _homes[:] = compat.homes()
-    for home in _homes:
-        setattr(home, compat.GENERATOR, _generator)
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    for home in compat.homes():
+        yield home, compat.GENERATOR, _generator
     if compat.users_hooks is not None:
-        setattr(_checkpoint, compat.USERS_HOOKS, saved_tensors.users_hooks)
-    _Function.forward = staticmethod(_forward)
-
-
-def disarm() -> None:
-    for home in _homes:
-        setattr(home, compat.GENERATOR, compat.generator)
-    if compat.users_hooks is not None:
-        setattr(_checkpoint, compat.USERS_HOOKS, compat.users_hooks)
-    _Function.forward = _forward_slot
+        yield _checkpoint, compat.USERS_HOOKS, saved_tensors.users_hooks
+    yield _Function, "forward", staticmethod(_forward)

@@ -314,19 +314,9 @@ def _refuse_second_order(entry: Kept) -> None:
         )
 
 
-# ------------------------------------------------------------------------- arming
-
-
-def arm() -> None:
-    _Backward.__init__ = _made
-    _Meta.__getattribute__ = _look_up
-    _Backward.apply = _backward
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    yield _Backward, "__init__", _made
+    yield _Meta, "__getattribute__", _look_up
+    yield _Backward, "apply", _backward
     if _plain_boxed is not None:
-        _Backward.apply_boxed = _backward_boxed
-
-
-def disarm() -> None:
-    del _Backward.__init__, _Meta.__getattribute__
-    _Backward.apply = _plain_backward
-    if _plain_boxed is not None:
-        _Backward.apply_boxed = _plain_boxed
+        yield _Backward, "apply_boxed", _backward_boxed

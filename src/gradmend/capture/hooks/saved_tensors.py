@@ -8,7 +8,7 @@ hooks: ours step aside while it runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -244,26 +244,10 @@ def _enable() -> None:
             _push()
 
 
-_armed = 0
-
-
-def arm() -> None:
-    global _armed
-    _armed += 1
-    if _armed == 1:
-        saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
-        _C._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
-        _C._saved_tensors_hooks_enable = _enable
-
-
-def disarm() -> None:
-    """Once for each arm(): the last one puts the names back."""
-    global _armed
-    _armed -= 1
-    if _armed == 0:
-        saved_tensors_hooks.__enter__ = _plain_enter  # type: ignore[method-assign]
-        _C._saved_tensors_hooks_disable = _plain_disable
-        _C._saved_tensors_hooks_enable = _plain_enable
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    yield saved_tensors_hooks, "__enter__", _enter
+    yield _C, "_saved_tensors_hooks_disable", _disable
+    yield _C, "_saved_tensors_hooks_enable", _enable
 
 
 def open_scope(scope: Scope) -> None:
