@@ -69,10 +69,8 @@ def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
     branches.roots[call.tick] = roots
     call.seeds = tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))
     scope = scopes.current()
-    if not (scope is not None and scope.plain) and live_edits.pending():
-        put_on = arrivals.watch(roots)
-        if put_on:
-            _hooks[call.tick] = put_on
+    if live_edits.pending() and (scope is None or not scope.plain):
+        _hooks[call.tick] = arrivals.watch(roots)
 
 
 def after_backward(call: BackwardCall) -> None:

@@ -25,7 +25,8 @@ _CALLS_WITH_NODES = 16
 
 _ticks = count(1)
 _tracing = torch.compiler.is_dynamo_compiling
-_disarm: Callable[[], None] | None = None
+# Our wrappers, each with the module that has it and what it had; none while disarmed.
+_on: dict[Callable[..., Any], tuple[Any, Callable[..., Any]]] = {}
 
 
 class Ears(NamedTuple):
@@ -42,34 +43,41 @@ NOBODY = Ears()
 
 def arm(ears: Ears = NOBODY) -> None:
     """Record each backward from now on, and call back."""
-    global _disarm
-    if _disarm is not None:
+    if _on:
         raise RuntimeError("the recording of backward calls is armed already; disarm() it first")
     homes: list[Any] = [graph, torch.autograd]
-    originals = [home._engine_run_backward for home in homes]
-    recording = True
-
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def run_backward(t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
-            if _tracing() or not recording:
-                return original(t_outputs, *args, **kwargs)
-            return _recorded(ears, original, t_outputs, *args, **kwargs)
-
-        return run_backward
-
-    wrappers = [wrapped(original) for original in originals]
-    for home, wrapper in zip(homes, wrappers, strict=True):
+    for home in homes:
+        original = home._engine_run_backward
+        wrapper = _wrapped(original, ears)
+        _on[wrapper] = home, original
         home._engine_run_backward = wrapper
 
-    def disarm() -> None:
-        nonlocal recording
-        recording = False  # whoever wrapped us meanwhile is left with a wrapper that only passes on
-        for home, original, wrapper in zip(homes, originals, wrappers, strict=True):
-            if home._engine_run_backward is wrapper:
-                home._engine_run_backward = original
 
-    _disarm = disarm
+def disarm() -> None:
+    """Put both names back as they were. The history stays until `forget()`."""
+    while _on:
+        wrapper, (home, original) = _on.popitem()
+        if home._engine_run_backward is wrapper:
+            home._engine_run_backward = original
+
+
+def armed() -> bool:
+    return bool(_on)
+
+
+def forget() -> None:
+    history.clear()
+
+
+def _wrapped(original: Callable[..., Any], ears: Ears) -> Callable[..., Any]:
+    @wraps(original)
+    def run_backward(t_outputs: Roots, *args: Any, **kwargs: Any) -> Any:
+        # Whoever wrapped ours while it was on is left with one that only passes on.
+        if _tracing() or run_backward not in _on:
+            return original(t_outputs, *args, **kwargs)
+        return _recorded(ears, original, t_outputs, *args, **kwargs)
+
+    return run_backward
 
 
 def _recorded(
@@ -107,22 +115,6 @@ def _recorded(
     if ears.after is not None:
         ears.after(call)
     return result
-
-
-def disarm() -> None:
-    """Put both names back as they were. The history stays until `forget()`."""
-    global _disarm
-    if _disarm is not None:
-        _disarm()
-        _disarm = None
-
-
-def armed() -> bool:
-    return _disarm is not None
-
-
-def forget() -> None:
-    history.clear()
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:
