@@ -41,7 +41,8 @@ def ignore_backwards() -> None:
 
 
 def _started(call: calls.BackwardCall, roots: Any, grads: Any) -> None:
-    optimizer_steps.wake()
+    if optimizer_steps.asleep:
+        optimizer_steps.wake()
     if arming.armed():
         arming.before_backward(call, roots, grads)
 

@@ -75,7 +75,8 @@ def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
 
 def after_backward(call: BackwardCall) -> None:
     roots = branches.roots.pop(call.tick, None)
-    if roots is not None:
-        retaining.look(call, roots)
+    if roots is None:
+        return  # nobody watched when it began
+    retaining.look(call, roots)
     for hook in _hooks.pop(call.tick, ()):
         hook.remove()

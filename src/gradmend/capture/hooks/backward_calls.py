@@ -21,6 +21,7 @@ from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import raw_here
 from gradmend.errors import unexplained
 
+_Tensor = torch.Tensor
 _CALLS_WITH_NODES = 16
 
 _ticks = count(1)
@@ -118,5 +119,9 @@ def _recorded(
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:
-    found = (r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None) for r in roots)
-    return tuple(node._sequence_nr() for node in map(nodes.known, found) if node is not None)
+    numbers = []
+    for root in roots:
+        node = nodes.known(root.grad_fn if isinstance(root, _Tensor) else getattr(root, "node", None))
+        if node is not None:
+            numbers.append(node._sequence_nr())
+    return tuple(numbers)

@@ -229,7 +229,7 @@ class _Again(_Reader):
         op, was, raw = next(self.numbers, (None, (), ()))
         if op != name:
             self.numbers = iter(())  # out of step: a value cached by the first run, say, no harm in itself
-        elif not _same(was, now):
+        elif was != now and not _same(was, now):
             first, then = f"{name} with {_say(was, now)}", f"runs it with {_say(now, was)}"
             self.region.stop("number", raw, self.raw, first, then, op=name)
 
