@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any
 
 from gradmend.capture import recorder
-from gradmend.capture.edits import branches
 from gradmend.capture.graph import calls
 from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
 from gradmend.capture.taps import switch
@@ -30,13 +29,7 @@ def hear_backwards() -> None:
     global _hearers
     _hearers += 1
     if _hearers == 1:
-        backward_calls.arm(
-            before=_started,
-            after=arming.after_backward,
-            failed=_failed,
-            when=(optimizer_steps.asleep, arming.watching),
-            then=(branches.roots, arming.hooks),
-        )
+        backward_calls.arm(backward_calls.Ears(_started, arming.after_backward, _failed))
 
 
 def ignore_backwards() -> None:
@@ -50,7 +43,7 @@ def ignore_backwards() -> None:
 def _started(call: calls.BackwardCall, roots: Any, grads: Any) -> None:
     if optimizer_steps.asleep:
         optimizer_steps.wake()
-    if arming.watching:
+    if arming.armed():
         arming.before_backward(call, roots, grads)
 
 

@@ -261,8 +261,6 @@ class Watching(ContextDecorator):
         held = HeldBack()
         try:
             with switch.lock:
-                way_back.callback(saved_tensors.disarm)
-                saved_tensors.arm()
                 way_back.callback(switch.disarm)
                 switch.arm()
                 saved_tensors.open_scope(scope)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -28,25 +27,21 @@ _address = torch._C.TensorBase.data_ptr
 class Recorded(NamedTuple):
     """One call that wrote."""
 
-    tick: int
     op: str
-    how: str
     raw: Raw
     tensors: list[Place]  # in the order of the call
 
 
-class WriteRecord:
+class WriteRecord(NamedTuple):
     """One tensor of a recorded call, as the postmortem reads it."""
 
-    __slots__ = ("grid", "hi", "how", "lo", "op", "raw", "tick", "version")
-
-    def __init__(self, call: Recorded, place: Place) -> None:
-        self.lo, size, self.grid, self.version = place
-        self.hi = self.lo + size
-        self.op = call.op
-        self.how = call.how
-        self.raw = call.raw
-        self.tick = call.tick
+    tick: int  # counts calls, from the oldest that is kept
+    op: str
+    raw: Raw
+    lo: int
+    hi: int
+    grid: Any
+    version: int
 
 
 def _place(t: torch.Tensor) -> Place:
@@ -64,16 +59,15 @@ def _places(params: Sequence[torch.Tensor]) -> list[Place]:
 
 
 class Recorder:
-    def __init__(self, most: int = _CALLS_KEPT) -> None:
-        self.ring: deque[Recorded] = deque(maxlen=most)
-        self.ticks = count(1)
+    def __init__(self) -> None:
+        self.ring: deque[Recorded] = deque(maxlen=_CALLS_KEPT)
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
             tensors = [_place(t) for t in targets]
         except RuntimeError:
             return  # no memory of its own, or an inference tensor
-        self.ring.append(Recorded(next(self.ticks), op, how, raw_here(), tensors))
+        self.ring.append(Recorded(op, raw_here(), tensors))
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: its parameters were written, from the line that called step()."""
@@ -84,11 +78,14 @@ class Recorder:
                     tensors += _places(group["params"])
         except RuntimeError:
             return
-        op = f"{type(optimizer).__name__}.step"
-        self.ring.append(Recorded(next(self.ticks), op, "data", raw_here(), tensors))
+        self.ring.append(Recorded(f"{type(optimizer).__name__}.step", raw_here(), tensors))
 
     def writes(self) -> list[WriteRecord]:
-        return [WriteRecord(call, place) for call in self.ring for place in call.tensors]
+        return [
+            WriteRecord(tick, op, raw, lo, lo + size, grid, version)
+            for tick, (op, raw, places) in enumerate(self.ring)
+            for lo, size, grid, version in places
+        ]
 
 
 _running: Recorder | None = None

@@ -14,6 +14,7 @@ import torch.autograd.graph as graph
 from gradmend.capture.graph import calls as graph_calls
 from gradmend.capture.graph.calls import BackwardCall
 from gradmend.capture.hooks import backward_calls
+from gradmend.capture.hooks.backward_calls import Ears
 from gradmend.capture.sites import raw_from, resolve
 
 
@@ -74,11 +75,12 @@ def test_a_wrapper_put_on_top_of_ours_survives_disarm() -> None:
 
 def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
     seen: list[Any] = []
-    backward_calls.arm(
+    ears = Ears(
         before=lambda call, roots, grads: seen.append(("before", call.outcome, (roots[0] * grads[0]).item())),
         after=lambda call: seen.append(("after", call.outcome)),
         failed=lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))),
     )
+    backward_calls.arm(ears)
     loss = torch.ones(3, requires_grad=True).exp().sum() * 0
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
@@ -96,7 +98,7 @@ def test_an_error_of_the_callback_does_not_hide_the_one_it_should_explain() -> N
     def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
         raise KeyError("a bug of ours")
 
-    backward_calls.arm(failed=failed)
+    backward_calls.arm(Ears(failed=failed))
     loss = torch.ones(3, requires_grad=True).exp().sum()
     loss.backward()
     with pytest.raises(RuntimeError, match="second time") as caught:
@@ -150,7 +152,7 @@ def test_no_graph_is_kept_alive_and_the_history_is_bounded() -> None:
 
 def test_a_failed_call_keeps_no_graph_either() -> None:
     TOKENS.clear()
-    backward_calls.arm(failed=lambda call, exc, roots: None)
+    backward_calls.arm(Ears(failed=lambda call, exc, roots: None))
 
     def fail() -> None:
         loss = Kept.apply(torch.ones(3, requires_grad=True)).exp().sum()
@@ -252,28 +254,11 @@ def test_threads_have_their_own_current_call() -> None:
     assert not wrong and len(backward_calls.history) == 2
 
 
-def test_ears_are_called_only_while_there_is_something_to_hear() -> None:
-    seen: list[str] = []
-    first, second = set[str](), dict[str, int]()
-    backward_calls.arm(
-        before=lambda call, roots, grads: seen.append("before"),
-        after=lambda call: seen.append("after"),
-        when=(set(), first),
-        then=(second, []),
-    )
-    for fill in (lambda: None, lambda: first.add("x"), lambda: second.update(x=1), lambda: first.clear()):
-        fill()
-        torch.ones(3, requires_grad=True).sum().backward()
-        seen.append("|")
-    assert " ".join(seen) == "| before | before after | after |"
-    assert len(backward_calls.history) == 4
-
-
 def test_an_ear_that_fails_before_it_ends_the_call() -> None:
     def before(call: BackwardCall, roots: Any, grads: Any) -> None:
         raise KeyboardInterrupt
 
-    backward_calls.arm(before=before)
+    backward_calls.arm(Ears(before=before))
     loss = torch.ones(3, requires_grad=True).sum()
     with pytest.raises(KeyboardInterrupt):
         loss.backward()
@@ -284,7 +269,7 @@ def test_a_failure_while_a_failure_is_told_is_the_one_that_counts() -> None:
     def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
         raise KeyboardInterrupt
 
-    backward_calls.arm(failed=failed)
+    backward_calls.arm(Ears(failed=failed))
     loss = torch.ones(3, requires_grad=True).exp().sum()
     loss.backward()
     with pytest.raises(KeyboardInterrupt):

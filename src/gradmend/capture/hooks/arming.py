@@ -15,14 +15,16 @@ from gradmend.capture.hooks import (
     gradients,
     optimizer_steps,
     retaining,
+    saved_tensors,
 )
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.version_steps import identity
 from gradmend.capture.taps import hub
 
+_ABSENT = object()
 _armed = 0
-watching: set[str] = set()  # holds a word while this is armed
-hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
+_own: list[tuple[Any, str, Any]] = []  # owners and names that are ours while we are armed, and what was there
+_hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
 
 
 def arm() -> None:
@@ -33,13 +35,13 @@ def arm() -> None:
         return
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
-    watching.add("edits")
     optimizer_steps.arm()
-    custom_functions.arm()
-    gradients.measure()
-    gradients.arm()
-    checkpoints.arm()
+    for part in (saved_tensors, custom_functions, gradients, checkpoints):
+        for owner, name, ours in part.patches():
+            _own.append((owner, name, vars(owner).get(name, _ABSENT)))
+            setattr(owner, name, ours)
     eager_frames.arm()
+    gradients.measure()
 
 
 def disarm() -> None:
@@ -50,31 +52,31 @@ def disarm() -> None:
         return
     optimizer_steps.disarm()
     hub.awake.discard("edits")
-    watching.discard("edits")
-    custom_functions.disarm()
-    gradients.disarm()
-    checkpoints.disarm()
+    while _own:
+        owner, name, was = _own.pop()
+        if was is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, was)
     eager_frames.disarm()
+
+
+def armed() -> bool:
+    return _armed > 0
 
 
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
     branches.roots[call.tick] = roots
-    call.seeds = _storages(grads)
+    call.seeds = tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))
     scope = scopes.current()
-    if not (scope is not None and scope.plain) and live_edits.pending():
-        put_on = arrivals.watch(roots)
-        if put_on:
-            hooks[call.tick] = put_on
+    if live_edits.pending() and (scope is None or not scope.plain):
+        _hooks[call.tick] = arrivals.watch(roots)
 
 
 def after_backward(call: BackwardCall) -> None:
     roots = branches.roots.pop(call.tick, None)
-    if roots is not None:
-        retaining.look(call, roots)
-    if hooks:
-        for hook in hooks.pop(call.tick, ()):
-            hook.remove()
-
-
-def _storages(grads: Any) -> tuple[int, ...]:
-    return tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))
+    if roots is None:
+        return  # nobody watched when it began
+    retaining.look(call, roots)
+    for hook in _hooks.pop(call.tick, ()):
+        hook.remove()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,21 +14,30 @@ from gradmend.capture.ledger.entries import Write
 from gradmend.capture.ledger.version_steps import Steps, key_of
 from gradmend.capture.memory.layouts import layout_of
 from gradmend.capture.sites import raw_here
+from gradmend.capture.taps import hub
 
 
 class Inside:
-    """What the forward of a custom Function wrote to its inputs."""
+    """What the forward of a custom Function writes to its inputs, while it runs."""
 
     def __init__(self, ctx: Any, inputs: list[torch.Tensor]) -> None:
         self.ctx = ctx
-        self.late: Write | None = (
-            None  # to an input that save_for_backward had been given: saved is what it is at the end
-        )
+        # To an input that save_for_backward had been given: saved is what it is at the end.
+        self.late: Write | None = None
         self.inputs = inputs
         self.numbers = [_numbers(t) for t in inputs]
         self.steps = Steps(inputs)
         self.since = next(serials)
         self.leaves = len(state.leaf_writes)
+
+    def __enter__(self) -> Inside:
+        state.inputs.append(self.inputs)
+        hub.listen(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        hub.unlisten(self)
+        state.inputs.pop()
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         self.steps.hear(op, targets)
@@ -62,13 +70,3 @@ class Inside:
 
 def _numbers(t: torch.Tensor) -> set[int]:
     return {n._sequence_nr() for n in map(nodes.known, (t.grad_fn, owner_of(t).grad_fn)) if n is not None}
-
-
-@contextmanager
-def inside_forward(ctx: Any, inputs: list[torch.Tensor]) -> Iterator[Inside]:
-    seen = Inside(ctx, inputs)
-    state.inputs.append(inputs)
-    try:
-        yield seen
-    finally:
-        state.inputs.pop()

@@ -21,9 +21,10 @@ from torch.autograd import function as _function
 from gradmend.capture.edits.arrivals import saves_of
 from gradmend.capture.graph import calls, nodes
 from gradmend.capture.hooks import gradients
-from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
+from gradmend.capture.hooks.custom_forwards import Inside
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Counter, next_number
+from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Kept
 from gradmend.capture.sites import Raw, raw_here
@@ -89,12 +90,8 @@ def _forward(forward: Any, cls: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any
     if not _local.tracked or (not inputs and all(map(_answers, tensors))):
         out = forward(*args, **kwargs)
     else:
-        with inside_forward(ctx, inputs) as seen:
-            hub.listen(seen)
-            try:
-                out = forward(*args, **kwargs)
-            finally:
-                hub.unlisten(seen)
+        with Inside(ctx, inputs) as seen:
+            out = forward(*args, **kwargs)
     if _plain_look_up(cls, "setup_context") is _Single.setup_context:
         _finish(cls, ctx, seen)
     else:
@@ -118,7 +115,7 @@ def _finish(cls: Any, ctx: Any, seen: Inside | None) -> None:
     number = ctx._sequence_nr()
     if next_number() - 1 != number:  # its forward made nodes of its own, and saves after them
         ctx.__dict__[_NUMBER] = number
-    keep(ctx, cls, scope, raw_here(), dirty, seen.inputs)
+    _keep(ctx, cls, scope, dirty, seen.inputs)
     written = seen.unmarked(dirty)
     if written is not None and scope.policy == "watch":
         raise _told(scope, SilentFinding("GM206", [written], made=raw_here(), op=cls.__name__))
@@ -138,41 +135,41 @@ def _told(scope: Any, finding: SilentFinding) -> BaseException:
     return error
 
 
-def keep(
-    ctx: Any,
-    cls: type,
-    scope: Any,
-    raw: Raw,
-    dirty: Sequence[torch.Tensor] = (),
-    inputs: Sequence[torch.Tensor] = (),
+Path = tuple[Any, ...]  # to a tensor on ctx: an attribute, then items of containers and fields of dataclasses
+_DEEPEST = 5
+_OVERWRITING = frozenset(("copy_", "fill_", "zero_", "__setitem__"))
+
+
+def _keep(
+    ctx: Any, cls: type, scope: Scope, dirty: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> None:
     """Enter the tensors that ctx holds by attribute into the ledger; they live as long as ctx does."""
     held = ctx.__dict__
     marked = [Counter(d) for d in dirty]
-    kept: list[tuple[str, Any, Kept]] | None = None
-    for name, value in list(held.items()):
-        for place, t in _tensors(value, ctx._sequence_nr()):
-            if type(t) is torch.Tensor and t.is_leaf and t.requires_grad and not any(t is i for i in inputs):
-                continue  # the leaf of a graph of its own, as above
-            entry = hub.LEDGER.save(t, scope, raw, Kept)
-            assert isinstance(entry, Kept)
-            entry.attribute, entry.function = name, cls
-            if marked:
-                entry.version += sum(c.carried_by(t) for c in marked)  # as apply() is about to
-            if kept is None:
-                kept = held[_KEPT] = []
-                # Its own, so that it is asked also when the context was left, and the class's is plain again.
-                held["apply"] = functools.partial(_later, weakref.ref(ctx))
-            kept.append((name, place, entry))
+    kept: list[tuple[Path, Kept]] = []
+    raw = raw_here()
+    for path, t in _tensors(held, ctx._sequence_nr()):
+        if type(t) is torch.Tensor and t.is_leaf and t.requires_grad and not any(t is i for i in inputs):
+            continue  # the leaf of a graph of its own, as in _tensors()
+        entry = _entered(t, scope, raw, path[0], cls)
+        entry.version += sum(c.carried_by(t) for c in marked)  # as apply() is about to
+        kept.append((path, entry))
+    if kept:
+        held[_KEPT] = kept
+        # Its own, so that it is asked also when the context was left, and the class's is plain again.
+        held["apply"] = functools.partial(_later, weakref.ref(ctx))
 
 
-Path = tuple[Any, ...]  # from an attribute to a tensor in it: items of containers, fields of dataclasses
-_DEEPEST = 4
+def _entered(t: torch.Tensor, scope: Scope, raw: Raw, attribute: str, function: type) -> Kept:
+    entry = hub.LEDGER.save(t, scope, raw, Kept)
+    assert isinstance(entry, Kept)
+    entry.attribute, entry.function = attribute, function
+    return entry
 
 
 def _tensors(value: Any, number: int, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
-    """Tensors in an attribute, and where in it they are: itself, or in containers and dataclasses. One that was computed in
-    this forward with a graph of its own is left to that: its Saves are guarded as all are."""
+    """Tensors in containers and dataclasses, and where in them they are. One that was computed in this forward with a
+    graph of its own is left to that: its Saves are guarded as all are."""
     if _answers(value):
         node = nodes.known(value.grad_fn) if value.requires_grad else None
         if node is None or node._sequence_nr() <= number:
@@ -214,39 +211,37 @@ def _backward_boxed(self: Any, *args: Any) -> Any:
 def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     if _compiling():
         return call(ctx, *args)
-    late = ctx.__dict__.get(_LATE)
+    held = ctx.__dict__
+    late = held.get(_LATE)
     if late is not None and not late[0].plain:
         raise _told(*late)
-    number = ctx.__dict__.get(_NUMBER)
+    number = held.get(_NUMBER)
     if number is not None:
         for entry in saves_of(ctx):
             entry.number = number
-    kept = ctx.__dict__.get(_KEPT)
+    kept: list[tuple[Path, Kept]] | None = held.get(_KEPT)
     if kept is None:
         return gradients.given(call, ctx, args)
-    old: list[
-        tuple[str, Path, torch.Tensor, Any]
-    ] = []  # where a value was put, the value, and what was there
-    healed: list[tuple[Kept, torch.Tensor]] = []
-    calls.visit(ctx._sequence_nr(), kept[0][2].raw)
-    for name, place, entry in kept:
+    calls.visit(ctx._sequence_nr(), kept[0][1].raw)
+    # Where a value was put, the value and its version, and what was there.
+    healed: list[tuple[Path, Kept, torch.Tensor, int, Any]] = []
+    for path, entry in kept:
         value = hub.LEDGER.ask(entry)
         if entry.scope.plain or (value is entry.handle and not entry.swaps):
             continue
         _refuse_second_order(entry)
-        old.append((name, place, value, _put(ctx, name, place, value)))
-        healed.append((entry, value))
+        healed.append((path, entry, value, value._version, _found(held, path)))
+        _put(held, path, value)
     hub.LEDGER.settle()
-    marks = [entry.timeline.last if entry.timeline else 0 for _, _, entry in kept]
-    versions = [v._version for _, v in healed]
+    marks = [entry.timeline.last if entry.timeline else 0 for _, entry in kept]
     try:
         return gradients.given(call, ctx, args)
     finally:
-        for name, place, value, was in reversed(old):
-            if _found(ctx, name, place) is value:  # unless backward has put another there
-                _put(ctx, name, place, was)
-        _renew(ctx, kept, marks)
-        for (entry, value), version in zip(healed, versions, strict=True):
+        for path, _, value, _, was in reversed(healed):
+            if _found(held, path) is value:  # unless backward has put another there
+                _put(held, path, was)
+        _renew(kept, marks)
+        for _, entry, value, version, _ in healed:
             if value._version != version and value is not entry.handle:
                 raise GradmendError(
                     f"gradmend.heal(): backward of {entry.function.__name__} writes to ctx.{entry.attribute}, which was "
@@ -254,54 +249,37 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
                 )
 
 
-def _renew(ctx: Any, kept: list[tuple[str, Any, Kept]], marks: list[int]) -> None:
+def _renew(kept: list[tuple[Path, Kept]], marks: list[int]) -> None:
     """What backward itself fills anew is its scratch memory: a second backward need not find it as it was."""
-    for i, ((name, place, entry), mark) in enumerate(zip(kept, marks, strict=True)):
+    for i, ((path, entry), mark) in enumerate(zip(kept, marks, strict=True)):
         timeline = entry.timeline
         if timeline is None or timeline.last <= mark:
             continue
-        first = next((w for w in timeline.log if w.tick > mark), None)
+        op = next((w.op for w in timeline.log if w.tick > mark), "")
         original = entry.original() if entry.original else None
-        if first is not None and original is not None and _overwrites(first.op):
-            fresh = hub.LEDGER.save(original, entry.scope, entry.raw, Kept)
-            assert isinstance(fresh, Kept)
-            fresh.attribute, fresh.function = entry.attribute, entry.function
-            kept[i] = (name, place, fresh)
+        if original is not None and (op in _OVERWRITING or op.endswith("(out=)")):
+            kept[i] = path, _entered(original, entry.scope, entry.raw, entry.attribute, entry.function)
 
 
-def _overwrites(op: str) -> bool:
-    return op.endswith("(out=)") or op in ("copy_", "fill_", "zero_", "__setitem__")
-
-
-def _put(ctx: Any, name: str, path: Path, value: Any) -> Any:
-    """Put a value on ctx, and return what was there. Containers stay the objects they are, as backward may write to them:
-    only tuples are made anew."""
-    was = _found(ctx, name, path)
-    while path:
-        *above, step = path
-        holder = _found(ctx, name, tuple(above))
-        if not isinstance(holder, tuple):
-            if isinstance(holder, (list, deque, dict)):
-                holder[step] = value
-            else:
-                object.__setattr__(holder, step, value)  # frozen ones too
-            return was
+def _put(held: Any, path: Path, value: Any) -> None:
+    """Containers stay the objects they are, as backward may write to them: only tuples are made anew."""
+    *above, step = path
+    holder = _found(held, above)
+    if isinstance(holder, tuple):
         items = [value if i == step else item for i, item in enumerate(holder)]
-        value = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
-        path = tuple(above)
-    setattr(ctx, name, value)
-    return was
+        again = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)
+        _put(held, tuple(above), again)
+    elif isinstance(holder, (list, deque, dict)):
+        holder[step] = value
+    else:
+        object.__setattr__(holder, step, value)  # frozen ones too
 
 
-def _found(ctx: Any, name: str, path: Path) -> Any:
+def _found(held: Any, path: Sequence[Any]) -> Any:
     """What lies there now; None where backward has taken it away."""
-    value = ctx.__dict__.get(name)
     for step in path:
-        try:
-            value = dict(_items(value))[step]
-        except (KeyError, TypeError):
-            return None
-    return value
+        held = dict(_items(held)).get(step)
+    return held
 
 
 def _refuse_second_order(entry: Kept) -> None:
@@ -314,19 +292,9 @@ def _refuse_second_order(entry: Kept) -> None:
         )
 
 
-# ------------------------------------------------------------------------- arming
-
-
-def arm() -> None:
-    _Backward.__init__ = _made
-    _Meta.__getattribute__ = _look_up
-    _Backward.apply = _backward
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    yield _Backward, "__init__", _made
+    yield _Meta, "__getattribute__", _look_up
+    yield _Backward, "apply", _backward
     if _plain_boxed is not None:
-        _Backward.apply_boxed = _backward_boxed
-
-
-def disarm() -> None:
-    del _Backward.__init__, _Meta.__getattribute__
-    _Backward.apply = _plain_backward
-    if _plain_boxed is not None:
-        _Backward.apply_boxed = _plain_boxed
+        yield _Backward, "apply_boxed", _backward_boxed

@@ -19,19 +19,9 @@ _FAMILY = re.compile(
     r"modified by an inplace operation|is being modified inplace|is being used in an in-place operation|"
     r"arguments don't support automatic differentiation|Can't detach views in-place"
 )
+_DYNAMO = "torch._dynamo.convert_frame"
 _plain_convert: Any = None
 _told: set[Any] = set()
-
-
-def _tell(code: Any, why: str) -> None:
-    if code not in _told:
-        _told.add(code)
-        warnings.warn_explicit(
-            f"gradmend: `{code.co_name}` {why}; it runs as plain Python here",
-            GradmendWarning,
-            code.co_filename,
-            code.co_firstlineno,
-        )
 
 
 def _convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,42 +30,37 @@ def _convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
     except RuntimeError as error:
         if scopes.current() is None or not _FAMILY.search(str(error)):
             raise
-        _tell(frame.f_code, "can't be compiled: PyTorch refuses an in-place operation in it")
-        return sys.modules["torch._dynamo.convert_frame"].ConvertFrameReturn()
+        code = frame.f_code
+        if code not in _told:
+            _told.add(code)
+            warnings.warn_explicit(
+                f"gradmend: `{code.co_name}` can't be compiled: PyTorch refuses an in-place operation in it; "
+                "it runs as plain Python here",
+                GradmendWarning,
+                code.co_filename,
+                code.co_firstlineno,
+            )
+        return sys.modules[_DYNAMO].ConvertFrameReturn()
+
+
+def arm() -> None:
+    """Now, or when the program has imported Dynamo."""
+    caches.after_dynamo.append(_arm_dynamo)
+    _arm_dynamo()
 
 
 def _arm_dynamo() -> None:
     global _plain_convert
-    module = sys.modules.get("torch._dynamo.convert_frame")
-    if module is not None and _armed and _plain_convert is None:
+    module = sys.modules.get(_DYNAMO)
+    if module is not None and _plain_convert is None:
         _plain_convert = module.ConvertFrame.__call__
         module.ConvertFrame.__call__ = _convert
 
 
-def _disarm_dynamo() -> None:
-    global _plain_convert
-    if _plain_convert is not None:
-        sys.modules["torch._dynamo.convert_frame"].ConvertFrame.__call__ = _plain_convert
-        _plain_convert = None
-
-
-# ----------------------------------------------------------------------------------- arming
-
-_armed = 0
-
-
-def arm() -> None:
-    global _armed
-    _armed += 1
-    if _armed == 1:
-        caches.after_dynamo.append(_arm_dynamo)
-        _arm_dynamo()
-
-
 def disarm() -> None:
-    global _armed
-    _armed -= 1
-    if _armed == 0:
-        caches.after_dynamo.remove(_arm_dynamo)
-        _disarm_dynamo()
-        _told.clear()
+    global _plain_convert
+    caches.after_dynamo.remove(_arm_dynamo)
+    _told.clear()
+    if _plain_convert is not None:
+        sys.modules[_DYNAMO].ConvertFrame.__call__ = _plain_convert
+        _plain_convert = None

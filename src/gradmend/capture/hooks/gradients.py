@@ -8,15 +8,18 @@ lone gradient counts is measured once, on a tiny graph. heal() gives the hook a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 from torch._C import TensorBase as _Base
 
+from gradmend.capture.edits import branches
 from gradmend.capture.graph import calls
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write
+from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.version_steps import Steps, identity, key_of
 from gradmend.capture.memory.layouts import Layout, layout_of, physical
@@ -26,7 +29,6 @@ from gradmend.capture.taps import hub
 _Tensor: Any = torch.Tensor
 _count = _Tensor._use_count
 _engine: Any = torch.autograd.Variable._execution_engine
-_on = False
 _alone: dict[str, int] = {}  # kind of receiver -> holders of a gradient that nobody else has
 _measuring: dict[str, int] | None = None
 _HOLDERS_OF_BASE = 2  # its view, and the Python object that we look through
@@ -38,12 +40,11 @@ def _holders(kind: str, grad: torch.Tensor) -> int:
     if base is None:
         return 0
     call = calls.current()
-    seeds = call.seeds if call is not None else ()
     # The engine holds the gradient that backward() itself was given until the end.
-    key = identity(grad)
-    extra = _count(grad) - base - (1 if key in seeds else 0)
+    by_engine = 1 if call is not None and identity(grad) in call.seeds else 0
+    extra = _count(grad) - base - by_engine
     if extra <= 0 and grad._is_view() and grad._base is not None and grad._base.numel() == grad.numel():
-        extra = _count(grad._base) - _HOLDERS_OF_BASE - (1 if key in seeds else 0)
+        extra = _count(grad._base) - _HOLDERS_OF_BASE - by_engine
     return max(extra, 0)
 
 
@@ -91,12 +92,7 @@ def _layout(t: torch.Tensor) -> Layout:
     return layout_of(torch.empty(0, dtype=t.dtype))
 
 
-def _harm(who: str, written: Write, healed: bool) -> None:
-    from gradmend.capture.edits import branches
-
-    scope = scopes.current()
-    if scope is None:
-        return
+def _harm(scope: Scope, who: str, written: Write) -> None:
     name, made = branches.sibling()
     finding = SilentFinding(
         "GM207",
@@ -105,7 +101,7 @@ def _harm(who: str, written: Write, healed: bool) -> None:
         backward=calls.where(),
         op=name,
         facts={"who": who, "harmed": f"the branch of {name}" if name else "another branch"},
-        healed=healed,
+        healed=scope.policy == "heal",
     )
     error = scope.tell(finding)
     if error is not None:
@@ -122,17 +118,18 @@ def _run(
             _measuring[kind] = _count(g)
         return call(given), given
     scope = scopes.current()
-    unheard = scope is not None and scope.plain
-    shared = [] if unheard else [g for kind, g in grads if _holders(kind, g) > 0]
+    if scope is None or scope.plain:
+        return call(given), given
+    shared = [g for kind, g in grads if _holders(kind, g) > 0]
     if not shared:
         return call(given), given
-    if scope is not None and scope.policy == "heal":
+    if scope.policy == "heal":
         given = [_Base.clone(g) if any(g is s for s in shared) else g for g in given]
         shared = [g for g in given if isinstance(g, torch.Tensor)]
     with _Seen(shared) as seen:
         result = call(given)
     if seen.written is not None:
-        _harm(who, seen.written, scope is not None and scope.policy == "heal")
+        _harm(scope, who, seen.written)
     return result, given
 
 
@@ -140,7 +137,7 @@ def _run(
 
 
 def given(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
-    if (not _on and _measuring is None) or type(ctx)._forward_cls.__module__.startswith("torch."):
+    if type(ctx)._forward_cls.__module__.startswith("torch."):
         return call(ctx, *args)  # torch's own Functions write nothing they were given
     who = f"the backward of {type(ctx).__name__.removesuffix('Backward')}"
     return _run(["function"] * len(args), who, lambda grads: call(ctx, *grads), list(args))[0]
@@ -158,7 +155,7 @@ class _Hook:
         self._kind = kind
 
     def __call__(self, *args: Any) -> Any:
-        if (not _on and _measuring is None) or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return self._hook(*args)
         if self._kind == "tensor":
             result, grads = _run(["tensor"], "a tensor hook", lambda g: self._hook(*g), list(args))
@@ -167,23 +164,20 @@ class _Hook:
         return self._of_module(*args)
 
     def _of_module(self, module: Any, *groups: Any) -> Any:
+        # What another hook has returned may be no tuple.
         flat = [g for group in groups for g in (group if isinstance(group, tuple) else (group,))]
         sizes = [len(group) if isinstance(group, tuple) else 1 for group in groups]
 
-        def call(grads: list[Any]) -> Any:
-            parts, at = [], 0
-            for group, size in zip(groups, sizes, strict=True):
-                part = tuple(grads[at : at + size])
-                parts.append(part if isinstance(group, tuple) else part[0])
-                at += size
-            return self._hook(module, *parts)
+        def grouped(grads: list[Any]) -> list[Any]:
+            left = iter(grads)
+            parts = [tuple(islice(left, size)) for size in sizes]
+            return [p if isinstance(g, tuple) else p[0] for p, g in zip(parts, groups, strict=True)]
 
         who = f"a backward hook of {type(module).__name__}"
         kinds = [f"{self._kind}{i}" for i, size in enumerate(sizes) for _ in range(size)]
-        result, grads = _run(kinds, who, call, flat)
-        first = grads[: sizes[0]]
-        if result is None and any(a is not b for a, b in zip(first, flat, strict=False)):
-            return tuple(first) if isinstance(groups[0], tuple) else first[0]
+        result, grads = _run(kinds, who, lambda grads: self._hook(module, *grouped(grads)), flat)
+        if result is None and any(a is not b for a, b in zip(grads[: sizes[0]], flat, strict=False)):
+            return grouped(grads)[0]
         return result
 
 
@@ -197,26 +191,16 @@ def _registering(original: Any, kind: str) -> Any:
     return register
 
 
-_HOMES: tuple[tuple[Any, str, str], ...] = (
-    (torch.Tensor, "register_hook", "tensor"),
-    (torch.nn.Module, "register_full_backward_hook", "module"),
-    (torch.nn.Module, "register_full_backward_pre_hook", "module_pre"),
-)
-_plain = [(owner, name, owner.__dict__[name]) for owner, name, _ in _HOMES]
+_REGISTERING: dict[str, tuple[Any, str]] = {
+    "tensor": (torch.Tensor, "register_hook"),
+    "module": (torch.nn.Module, "register_full_backward_hook"),
+    "module_pre": (torch.nn.Module, "register_full_backward_pre_hook"),
+}
 
 
-def arm() -> None:
-    global _on
-    for owner, name, kind in _HOMES:
-        setattr(owner, name, _registering(owner.__dict__[name], kind))
-    _on = True
-
-
-def disarm() -> None:
-    global _on
-    _on = False
-    for owner, name, original in _plain:
-        setattr(owner, name, original)
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    for kind, (owner, name) in _REGISTERING.items():
+        yield owner, name, _registering(owner.__dict__[name], kind)
 
 
 # ---------------------------------------------------------------------- measuring
@@ -240,7 +224,7 @@ def measure() -> None:
     _measuring = {}
     try:
         with torch.enable_grad():
-            for kind in ("tensor", "function", "module", "module_pre"):
+            for kind in ("function", *_REGISTERING):
                 _one_backward(kind)
         _alone.update(_measuring)
     finally:
@@ -250,20 +234,14 @@ def measure() -> None:
 def _one_backward(kind: str) -> None:
     x = torch.ones(2, requires_grad=True)
     h = x * 2
+    nothing = _Hook(lambda *_: None, kind)
     if kind == "tensor":
-        h.register_hook(_Hook(_nothing, kind))
+        h.register_hook(nothing)
     elif kind == "function":
         h = _Probe.apply(h)
     else:
         module = torch.nn.Tanh()  # passes on a gradient of its own making
-        register = (
-            "register_full_backward_pre_hook" if kind == "module_pre" else "register_full_backward_hook"
-        )
-        getattr(module, register)(_Hook(_nothing, kind))
+        getattr(module, _REGISTERING[kind][1])(nothing)
         h = module(h)
     # The engine itself: this backward is nobody's business.
     _engine.run_backward(((h.pow(2) * 1.5).sum(),), (torch.ones(()),), False, False, (), True, True)
-
-
-def _nothing(*_: Any) -> None:
-    return None

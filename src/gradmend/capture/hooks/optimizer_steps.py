@@ -44,10 +44,8 @@ def disarm() -> None:
 
 
 def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if len(args) > 1 or kwargs:
-        for a in (*args[1:], *kwargs.values()):
-            if callable(a):
-                return  # a closure runs the program's own code
+    if (len(args) > 1 or kwargs) and any(map(callable, (*args[1:], *kwargs.values()))):
+        return  # a closure runs the program's own code
     for ear in _EARS:
         if ear in _awake:
             _awake.discard(ear)

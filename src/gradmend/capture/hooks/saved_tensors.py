@@ -8,8 +8,8 @@ hooks: ours step aside while it runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -21,6 +21,7 @@ from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
 from gradmend.capture.ledger.entries import Save
 from gradmend.capture.ledger.scopes import Scope
+from gradmend.capture.ledger.version_steps import key_of
 from gradmend.capture.memory.layouts import PLAIN
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps.hub import LEDGER
@@ -32,13 +33,12 @@ _asleep = optimizer_steps.asleep
 _running = calls.running
 _scopes = scopes.local
 _STRIDED = torch.strided
+_are_allowed: Callable[[], bool] = _C._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 _ledger = LEDGER  # compiled, its calls are C's own
 
 
 class _Local(threading.local):
-    def __init__(self) -> None:
-        self.pushed = False
-        self.aside = 0
+    pushed = False
 
 
 _local = _Local()
@@ -48,32 +48,25 @@ def _pack(t: torch.Tensor) -> Any:
     own = _scopes.scopes
     opened = own or scopes.opened()
     if not opened:
-        return _Unwatched(t)
+        return _Unwatched(t.detach(), t._version)
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         optimizer_steps.wake()
     raw = raw_here() if own else calls.where()
-    if type(t) in PLAIN and t.layout is _STRIDED and not t.is_nested:
+    if (type(t) in PLAIN and t.layout is _STRIDED and not t.is_nested) or not has_parts(t):
         return _ledger.save(t, opened[-1], raw)
-    return _save(t, opened[-1], raw)
+    return Pieces(_ledger, t, opened[-1], raw)
 
 
-class _Unwatched:
+class _Unwatched(NamedTuple):
     """Kept while our hooks are on and no scope is: below hooks PyTorch itself checks nothing."""
 
-    __slots__ = ("tensor", "version")
-
-    def __init__(self, t: torch.Tensor) -> None:
-        self.tensor = t.detach()
-        self.version = t._version
+    tensor: torch.Tensor
+    version: int
 
     def ask(self) -> torch.Tensor:
         if self.tensor._version != self.version:
             raise RuntimeError(refusal(str(self.tensor.dtype).removeprefix("torch."), self.tensor.shape))
         return self.tensor
-
-
-def _save(t: torch.Tensor, scope: Scope, raw: Raw) -> Save | Pieces:
-    return Pieces(LEDGER, t, scope, raw) if has_parts(t) else LEDGER.save(t, scope, raw)
 
 
 def _unpack(packed: Any) -> torch.Tensor:
@@ -82,11 +75,9 @@ def _unpack(packed: Any) -> torch.Tensor:
         if _running:
             visit(save.number, save.raw)
         return _ledger.ask(save)
-    if type(packed) is _Unwatched:
-        return packed.ask()
-    if _running:
+    if _running and type(packed) is Pieces:
         visit(packed.number, packed.raw)
-    return packed.ask() if type(packed) is Pieces else _ledger.ask(packed)
+    return packed.ask()
 
 
 _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
@@ -95,59 +86,49 @@ _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
 # ------------------------------------------------------------------ other people's hooks
 
 
-class _Packed:
+class _Packed(NamedTuple):
     """What inner hooks made of a tensor, with a Save for each tensor in it."""
 
-    __slots__ = ("made",)
-
-    def __init__(self, made: Any) -> None:
-        self.made = made
+    made: Any
 
 
-class _Own:
+class _Own(NamedTuple):
     """A tensor in other memory that inner hooks made, an offload buffer say: it must come back as it was, too."""
 
-    __slots__ = ("save", "tensor")
-
-    def __init__(self, tensor: torch.Tensor, save: Save) -> None:
-        self.tensor = tensor
-        self.save = save
-
-    def ask(self, packed: _Packed) -> torch.Tensor:
-        value = LEDGER.ask(self.save, packed)
-        return self.tensor if value is self.save.handle else value  # the very object, unless it was healed
+    tensor: torch.Tensor
+    save: Save
 
 
-def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
-    try:
-        one = torch._C.TensorBase.untyped_storage
-        return one(a)._cdata == one(b)._cdata
-    except RuntimeError:
-        return False
-
-
-def _enter_all(made: Any, t: torch.Tensor, save: Callable[..., Save]) -> Any:
-    if isinstance(made, _Tensor):
-        if _shares(made, t):
-            return save(made, made is not t)
-        plain = type(made) in PLAIN and made.layout is torch.strided and not made.is_nested
-        return _Own(made, save(made, False)) if plain else made
+def _each(made: Any, change: Callable[[Any], Any]) -> Any:
+    """The same containers, with what is in them changed."""
     if type(made) in (tuple, list):
-        return type(made)(_enter_all(m, t, save) for m in made)
+        return type(made)(_each(m, change) for m in made)
     if type(made) is dict:
-        return {key: _enter_all(m, t, save) for key, m in made.items()}
-    return made
+        return {key: _each(m, change) for key, m in made.items()}
+    return change(made)
 
 
-def _ask_all(made: Any, packed: _Packed) -> Any:
+def _entered(made: Any, t: torch.Tensor, scope: Scope, raw: Raw) -> Any:
+    if not isinstance(made, _Tensor):
+        return made
+    shared = key_of(made) != 0 and key_of(made) == key_of(t)
+    if not shared and (type(made) not in PLAIN or made.layout is not _STRIDED or made.is_nested):
+        return made
+    save = LEDGER.save(made, scope, raw)
+    save.unchecked = True
+    if not shared:
+        return _Own(made, save)
+    if made is not t:
+        made._gradmend_entry = save  # type: ignore[attr-defined]
+    return save
+
+
+def _asked(made: Any, packed: _Packed) -> Any:
     if type(made) is Save:
         return LEDGER.ask(made, packed)
     if type(made) is _Own:
-        return made.ask(packed)
-    if type(made) in (tuple, list):
-        return type(made)(_ask_all(m, packed) for m in made)
-    if type(made) is dict:
-        return {key: _ask_all(m, packed) for key, m in made.items()}
+        value = LEDGER.ask(made.save, packed)
+        return made.tensor if value is made.save.handle else value  # the very object, unless it was healed
     return made
 
 
@@ -160,18 +141,10 @@ def _compose(
         if scope is None:
             return _Packed(made)
         raw = calls.where()
-
-        def save(m: torch.Tensor, another: bool) -> Save:
-            entry = LEDGER.save(m, scope, raw)
-            entry.unchecked = True
-            if another:
-                m._gradmend_entry = entry  # type: ignore[attr-defined]
-            return entry
-
-        return _Packed(_enter_all(made, t, save))
+        return _Packed(_each(made, lambda one: _entered(one, t, scope, raw)))
 
     def outer_unpack(packed: Any) -> torch.Tensor:
-        value = unpack(_ask_all(packed.made, packed))
+        value = unpack(_each(packed.made, lambda one: _asked(one, packed)))
         # A checkpoint hands out what its recomputation packed, and that run may have overwritten it since.
         entry = getattr(value, "_gradmend_entry", None)
         return value if entry is None else LEDGER.ask(entry, packed)
@@ -204,7 +177,7 @@ def _enter(self: saved_tensors_hooks) -> None:
 
 def _are_on() -> bool:
     """Whether ours are on in this thread: the engine's threads get the hooks of those for whom they work."""
-    return _local.pushed or (not _local.aside and not scopes.local.scopes and bool(scopes.opened()))
+    return _local.pushed or (_are_allowed() and not scopes.local.scopes and bool(scopes.opened()))
 
 
 def _push() -> None:
@@ -223,47 +196,27 @@ _plain_enable = _C._saved_tensors_hooks_enable
 
 def _disable(message: str, *rest: Any) -> None:
     """torch.func and others refuse hooks: take ours off while they run, if ours are the only ones."""
-    if _local.aside == 0 and _are_on():
-        _C._pop_saved_tensors_default_hooks()
-        _local.pushed = False
-        try:
-            _plain_disable(message, *rest)
-        except BaseException:
-            _push()
-            raise
-        _local.aside = 1
-        return
-    _plain_disable(message, *rest)
+    if not _are_on():
+        return _plain_disable(message, *rest)
+    _C._pop_saved_tensors_default_hooks()
+    _local.pushed = False
+    try:
+        _plain_disable(message, *rest)
+    except BaseException:
+        _push()
+        raise
 
 
 def _enable() -> None:
     _plain_enable()
-    if _local.aside:
-        _local.aside = 0
-        if scopes.opened():
-            _push()
+    if not _local.pushed and scopes.opened():
+        _push()
 
 
-_armed = 0
-
-
-def arm() -> None:
-    global _armed
-    _armed += 1
-    if _armed == 1:
-        saved_tensors_hooks.__enter__ = _enter  # type: ignore[method-assign]
-        _C._saved_tensors_hooks_disable = _disable  # type: ignore[assignment]
-        _C._saved_tensors_hooks_enable = _enable
-
-
-def disarm() -> None:
-    """Once for each arm(): the last one puts the names back."""
-    global _armed
-    _armed -= 1
-    if _armed == 0:
-        saved_tensors_hooks.__enter__ = _plain_enter  # type: ignore[method-assign]
-        _C._saved_tensors_hooks_disable = _plain_disable
-        _C._saved_tensors_hooks_enable = _plain_enable
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    yield saved_tensors_hooks, "__enter__", _enter
+    yield _C, "_saved_tensors_hooks_disable", _disable
+    yield _C, "_saved_tensors_hooks_enable", _enable
 
 
 def open_scope(scope: Scope) -> None:
@@ -271,9 +224,8 @@ def open_scope(scope: Scope) -> None:
         engine_threads.lend(scopes.local.scopes)
     scope.among = scopes.local.scopes
     scope.among.append(scope)
-    if not _C._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
-        _local.aside = 1  # inside torch.func nobody may enter hooks: PyTorch's own check stays on there
-    if not _local.pushed and not _local.aside:
+    # Inside torch.func nobody may enter hooks: PyTorch's own check stays on there.
+    if not _local.pushed and _are_allowed():
         _push()
 
 
@@ -281,8 +233,6 @@ def close_scope(scope: Scope) -> None:
     if scope in scope.among:
         scope.among.remove(scope)
     # Left in another thread, a generator's: its own still has our hooks on, until it enters a context again.
-    if scope.among is scopes.local.scopes and not scope.among:
-        _local.aside = 0
-        if _local.pushed:
-            _C._pop_saved_tensors_default_hooks()
-            _local.pushed = False
+    if scope.among is scopes.local.scopes and not scope.among and _local.pushed:
+        _C._pop_saved_tensors_default_hooks()
+        _local.pushed = False
