@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any
 
 from gradmend.capture import recorder
-from gradmend.capture.edits import branches
 from gradmend.capture.graph import calls
 from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
 from gradmend.capture.taps import switch
@@ -35,7 +34,7 @@ def hear_backwards() -> None:
             after=arming.after_backward,
             failed=_failed,
             when=(optimizer_steps.asleep, arming.watching),
-            then=(branches.roots, arming.hooks),
+            then=(arming.hooks,),
         )
 
 
@@ -55,7 +54,7 @@ def _started(call: calls.BackwardCall, roots: Any, grads: Any) -> None:
 
 
 def _failed(call: calls.BackwardCall, error: BaseException, roots: Any) -> None:
-    arming.after_backward(call)
+    arming.after_backward(call, roots)
     if not isinstance(error, RuntimeError) or attached(error) is not None:
         return
     conflict = _story_of(call, error, roots)

@@ -76,7 +76,7 @@ def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
     seen: list[Any] = []
     backward_calls.arm(
         before=lambda call, roots, grads: seen.append(("before", call.outcome, (roots[0] * grads[0]).item())),
-        after=lambda call: seen.append(("after", call.outcome)),
+        after=lambda call, roots: seen.append(("after", call.outcome)),
         failed=lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))),
     )
     loss = torch.ones(3, requires_grad=True).exp().sum() * 0
@@ -257,7 +257,7 @@ def test_ears_are_called_only_while_there_is_something_to_hear() -> None:
     first, second = set[str](), dict[str, int]()
     backward_calls.arm(
         before=lambda call, roots, grads: seen.append("before"),
-        after=lambda call: seen.append("after"),
+        after=lambda call, roots: seen.append("after"),
         when=(set(), first),
         then=(second, []),
     )

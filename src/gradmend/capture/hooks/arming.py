@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.edits import arrivals, branches, live_edits
+from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import (
     checkpoints,
@@ -28,9 +28,9 @@ hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take 
 def arm() -> None:
     global _armed
     _armed += 1
-    live_edits.arm()
     if _armed > 1:
         return
+    live_edits.arm()
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
     watching.add("edits")
@@ -45,9 +45,9 @@ def arm() -> None:
 def disarm() -> None:
     global _armed
     _armed -= 1
-    live_edits.disarm()
     if _armed:
         return
+    live_edits.disarm()
     optimizer_steps.disarm()
     hub.awake.discard("edits")
     watching.discard("edits")
@@ -58,21 +58,17 @@ def disarm() -> None:
 
 
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
-    branches.roots[call.tick] = roots
     call.seeds = _storages(grads)
     scope = scopes.current()
-    if not (scope is not None and scope.plain) and live_edits.pending():
-        put_on = arrivals.watch(roots)
-        if put_on:
-            hooks[call.tick] = put_on
+    looked_at = not (scope is not None and scope.plain) and live_edits.pending()
+    hooks[call.tick] = arrivals.watch(roots) if looked_at else []
 
 
-def after_backward(call: BackwardCall) -> None:
-    roots = branches.roots.pop(call.tick, None)
-    if roots is not None:
+def after_backward(call: BackwardCall, roots: Roots) -> None:
+    put_on = hooks.pop(call.tick, None)
+    if put_on is not None:
         retaining.look(call, roots)
-    if hooks:
-        for hook in hooks.pop(call.tick, ()):
+        for hook in put_on:
             hook.remove()
 
 

@@ -23,12 +23,11 @@ from gradmend.capture.sites import raw_here
 from gradmend.capture.taps import caches
 from gradmend.errors import unexplained
 
-_Tensor = torch.Tensor
 _CALLS_WITH_NODES = 16
 
 
 Before = Callable[[BackwardCall, Roots, Any], None]  # and the gradients that the call was given
-After = Callable[[BackwardCall], None]
+After = Callable[[BackwardCall, Roots], None]
 Failed = Callable[[BackwardCall, BaseException, Roots], None]
 
 _ticks = count(1)
@@ -127,7 +126,7 @@ def _recorded(original: Callable[..., Any], t_outputs: Roots, *args: Any, **kwar
     finally:
         running.remove(call)
     if _Ears.after is not None and (_Ears.then is None or any(_Ears.then)):
-        _Ears.after(call)
+        _Ears.after(call, t_outputs)
     return result
 
 
@@ -162,10 +161,4 @@ def forget() -> None:
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:
-    numbers = []
-    for root in roots:
-        node = root.grad_fn if isinstance(root, _Tensor) else getattr(root, "node", None)
-        if node is not None:
-            nodes.known(node)
-            numbers.append(node._sequence_nr())
-    return tuple(numbers)
+    return tuple([nodes.known(n)._sequence_nr() for n in map(nodes.start, roots) if n is not None])

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradmend.capture.graph import calls
 from gradmend.capture.hooks import saved_tensors
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.silent_findings import SilentFinding
+from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw, raw_here

@@ -24,7 +24,7 @@ from gradmend.capture.hooks import gradients
 from gradmend.capture.hooks.custom_forwards import Inside, inside_forward
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Counter, next_number
-from gradmend.capture.ledger.silent_findings import SilentFinding
+from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Kept
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
