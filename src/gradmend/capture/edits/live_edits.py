@@ -202,8 +202,10 @@ def before(
                 under = owner_of(t)
                 known = _alias_of(under) if state.leaves and under.is_leaf else None
             elif state.aliases or (t._is_view() and owner_of(t).requires_grad):
-                under = owner_of(t)
                 known = _alias_of(t)
+                if known is None and not state.inputs:
+                    continue  # as nearly always
+                under = owner_of(t)
             else:
                 continue
             owner = under if known is None else known.tensor()
@@ -229,7 +231,7 @@ def before(
 def _alias_of(t: torch.Tensor) -> _Alias | None:
     key = _storage_of(t)._cdata
     known = state.aliases.get(key)
-    if known is None and not owner_of(t).is_leaf:
+    if known is None and t._is_view() and not owner_of(t).is_leaf:
         alias(t)
         return state.aliases.get(key)
     if known is not None and (known.storage.expired() or (known.node() is None and known.tensor() is None)):
