@@ -48,7 +48,7 @@ def _started(call: calls.BackwardCall, roots: Any, grads: Any) -> None:
 
 
 def _failed(call: calls.BackwardCall, error: BaseException, roots: Any) -> None:
-    arming.after_backward(call)
+    arming.after_backward(call, roots)
     if not isinstance(error, RuntimeError) or attached(error) is not None:
         return
     conflict = _story_of(call, error, roots)

@@ -15,9 +15,8 @@ from gradmend.api.interrupts import HeldBack
 from gradmend.capture.graph import calls
 from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import arming, retaining, saved_tensors
-from gradmend.capture.ledger.findings import Finding
+from gradmend.capture.ledger.findings import Finding, SilentFinding
 from gradmend.capture.ledger.scopes import Policy, Scope, Tallies, Tally
-from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.memory.budget import parse
 from gradmend.capture.sites import Raw, raw_here, resolve

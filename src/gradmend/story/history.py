@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.edits import branches
 from gradmend.capture.edits.arrivals import site_of
 from gradmend.capture.graph import nodes
+from gradmend.capture.graph.incoming import senders
 from gradmend.capture.ledger.entries import Save, Write
 from gradmend.capture.ledger.findings import Finding
 from gradmend.capture.ledger.ledger import Ledger
@@ -249,9 +249,7 @@ def _around(node: Any, book: _Book) -> tuple[Node, ...]:
         raw = site_of(one)
         return Node(one.name(), level, book.place(raw) if raw else None)
 
-    found = [told(n, -1) for n in (branches.senders(node, _MOST_NODES) if branches.roots else [])[:_NEAR]] + [
-        told(node, 0)
-    ]
+    found = [*(told(n, -1) for n in senders(node, _MOST_NODES)[:_NEAR]), told(node, 0)]
     level = [node]
     for depth in (1, 2):
         level = list(dict.fromkeys(n for one in level for n, _ in nodes.edges(one) if n is not None))[:_NEAR]

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradmend.capture.ledger import entries
-from gradmend.capture.ledger.findings import Finding
-from gradmend.capture.ledger.silent_findings import SilentFinding
+from gradmend.capture.ledger.findings import Finding, SilentFinding
 from gradmend.capture.ledger.unguarded import Kept, Read
 from gradmend.capture.sites import resolve
 from gradmend.model import Conflict, Culprit, Frame, Save, Site, TensorInfo, Write

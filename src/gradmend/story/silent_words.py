@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradmend.capture.ledger.silent_findings import SilentFinding
+from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.model import Frame, Save, Write
 from gradmend.story.words import asker, at, common, counted
 

@@ -77,7 +77,7 @@ def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
     seen: list[Any] = []
     ears = Ears(
         before=lambda call, roots, grads: seen.append(("before", call.outcome, (roots[0] * grads[0]).item())),
-        after=lambda call: seen.append(("after", call.outcome)),
+        after=lambda call, roots: seen.append(("after", call.outcome)),
         failed=lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))),
     )
     backward_calls.arm(ears)

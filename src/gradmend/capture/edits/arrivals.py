@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.edits.edit import Edit, Key
+from gradmend.capture.edits.edit import Edit, Key, lying_so
 from gradmend.capture.edits.live_edits import live, unseen
-from gradmend.capture.graph.nodes import edges
+from gradmend.capture.graph.incoming import senders
+from gradmend.capture.graph.nodes import current, start, walk
+from gradmend.capture.graph.reads import packed
 from gradmend.capture.ledger.entries import Save
 from gradmend.capture.ledger.escapes import fingerprint
-from gradmend.capture.ledger.silent_findings import SilentFinding
+from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.memory.layouts import layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
@@ -50,20 +52,10 @@ def watch(roots: Sequence[Any]) -> list[Any]:
 def _users(roots: Sequence[Any], oldest: int) -> dict[Key, list[tuple[Any, int]]]:
     """For each output of a node, who takes it: the graph turned round, no older than the oldest edit."""
     users: dict[Key, list[tuple[Any, int]]] = defaultdict(list)
-    stack = [r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None) for r in roots]
-    seen = set()  # holds the nodes, so that their identity stays
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        for place, (below, nr) in enumerate(edges(node)):
-            if below is None:
-                continue
-            number = below._sequence_nr()
-            if number >= oldest:
-                users[number, below.name(), nr].append((node, place))
-                stack.append(below)
+    for node, below in walk(map(start, roots), into=lambda n: n._sequence_nr() >= oldest):
+        for place, (one, nr) in enumerate(below):
+            if one is not None:
+                users[one._sequence_nr(), one.name(), nr].append((node, place))
     return users
 
 
@@ -127,9 +119,8 @@ def _cancels(edit: Edit, grad: torch.Tensor) -> bool:
     shift = edit.shift or ()
     if owner.dtype.itemsize != region.dtype.itemsize or len(shift) > len(region.shape):
         return False
-    flat = torch.zeros(max(owner.hi, region.hi) // owner.dtype.itemsize, dtype=grad.dtype)
-    torch.as_strided(flat, owner.shape, owner.strides, owner.offset).copy_(grad)
-    there = torch.as_strided(flat, region.shape, region.strides, region.offset)
+    whole, there = lying_so(owner, region, grad.dtype)
+    whole.copy_(grad)
     total = there.sum_to_size(shift)
     return bool(total.abs().max() <= 1e-5 * there.abs().max())
 
@@ -156,19 +147,24 @@ def _through(views: tuple[tuple[Any, int], ...], grad: torch.Tensor) -> torch.Te
     return one
 
 
+def sibling() -> tuple[str, Raw]:
+    """Who else gets the gradient that the node now running was given, by name and line: another input of the node that
+    sent it; ("", ()) where none is found."""
+    node = current()
+    best: tuple[str, Raw] = ("", ())
+    for sender in senders(node) if node is not None else ():
+        for other, _ in sender.next_functions:
+            if other is not None and other is not node:
+                best = other.name(), site_of(other)
+                if best[1]:
+                    return best
+    return best
+
+
 def site_of(node: Any) -> Raw:
     """The line of an op, where it kept a Save of ours."""
     return next((entry.raw for entry in saves_of(node)), ())
 
 
 def saves_of(node: Any) -> Iterator[Save]:
-    for name in dir(node):
-        if name.startswith("_raw_saved_"):
-            try:
-                saved = getattr(node, name)
-            except RuntimeError:
-                continue
-            for one in saved if isinstance(saved, tuple) else (saved,):
-                data = getattr(one, "data", None)
-                if isinstance(data, Save):
-                    yield data
+    return (made for _, _, made in packed(node) if isinstance(made, Save))

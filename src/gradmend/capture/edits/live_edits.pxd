@@ -1,6 +1,7 @@
 cdef class _State:
-    cdef public long long on
+    cdef public bint on
     cdef public dict aliases
+    cdef public long long sweep_at
     cdef public bint leaves
     cdef public list pending, handed, inputs, leaf_writes
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch._C import TensorBase as _Base
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradmend.capture.edits.edit import Edit, Key, changed_places
-from gradmend.capture.edits.taken_back import takes_back
+from gradmend.capture.edits.edit import Edit, Key, changed_places, takes_back
 from gradmend.capture.graph import nodes
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write, next_number
@@ -50,36 +50,32 @@ class _Alias(NamedTuple):
     layout: Layout
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Anchor:
     """Lives as long as its node does, in the node's metadata."""
 
-    __slots__ = ("__weakref__", "edits", "handed")
-
-    def __init__(self) -> None:
-        self.edits: list[Edit] = []
-        self.handed: list[Handed] = []
+    edits: list[Edit] = field(default_factory=list)
+    handed: list[Handed] = field(default_factory=list)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Handed:
     """The memory of a graph tensor was handed out beyond torch: what it held then, to be compared at backward."""
 
-    __slots__ = ("__weakref__", "key", "now", "number", "old", "raw", "scope", "storage")
-
-    def __init__(self, key: Key, now: torch.Tensor, scope: Any, raw: Raw) -> None:
-        self.key = key
-        self.now = now
-        self.old = _Base.clone(now)
-        self.number = next_number()
-        self.scope = scope
-        self.raw = raw
-        self.storage = _storage_of(now)._cdata
+    key: Key
+    now: torch.Tensor
+    old: torch.Tensor
+    scope: Any
+    raw: Raw
+    number: int
 
 
 @cython.cclass
 class _State:
     def __init__(self) -> None:
-        self.on = 0  # how many contexts listen
+        self.on = False  # whether any context listens
         self.aliases: dict[int, _Alias] = {}
+        self.sweep_at = _MOST_ALIASES  # so many of them, then those that are gone are let go
         self.leaves = False  # whether a leaf may be one of them: nn.Parameter(y), w.set_(y), w.data = y
         self.pending: list[weakref.ref[Edit]] = []
         self.handed: list[weakref.ref[Handed]] = []
@@ -89,10 +85,6 @@ class _State:
 
 state = _State()
 _state = state  # compiled, its attributes are C's own
-
-
-class _sweep:
-    at = _MOST_ALIASES  # so many aliases, then those that are gone are let go
 
 
 def pending() -> bool:
@@ -146,10 +138,10 @@ def alias(t: torch.Tensor) -> None:
         node = nodes.known(owner.grad_fn)
         storage = _storage_of(owner)
         known = state.aliases
-        if len(known) > _sweep.at:
+        if len(known) > state.sweep_at:
             for key in [k for k, a in known.items() if a.storage.expired() or a.node() is None]:
                 del known[key]
-            _sweep.at = max(_MOST_ALIASES, 2 * len(known))  # a long graph keeps them all
+            state.sweep_at = max(_MOST_ALIASES, 2 * len(known))  # a long graph keeps them all
         known[storage._cdata] = _Alias(
             StorageWeakRef(storage),
             weakref.ref(owner),
@@ -203,33 +195,26 @@ def before(
     grad = _grad_mode()
     found: list[Watched] | None = None
     for t in targets:
-        owner: torch.Tensor | None = None
-        known: _Alias | None = None
         try:
             if t.requires_grad:
                 if grad and not op.startswith("dist."):  # autograd sees no collective
                     continue
-                owner = owner_of(t)
-                if owner.is_leaf and state.leaves and (known := _alias_of(owner)) is not None:
-                    owner = known.tensor()
-                elif owner.is_leaf and not state.inputs:
-                    continue
-            elif not state.aliases:
-                if not t._is_view() or not t._base.requires_grad:  # type: ignore[union-attr]
-                    continue
-                owner = t._base
-            else:
+                under = owner_of(t)
+                known = _alias_of(under) if state.leaves and under.is_leaf else None
+            elif state.aliases or (t._is_view() and owner_of(t).requires_grad):
                 known = _alias_of(t)
-                if known is None:
-                    continue
-                owner = known.tensor()
-            if owner is not None and owner.is_leaf and not _is_input(owner):
+                if known is None and not state.inputs:
+                    continue  # as nearly always
+                under = owner_of(t)
+            else:
+                continue
+            owner = under if known is None else known.tensor()
+            if owner is not None and owner.is_leaf and not (state.inputs and _is_input(owner)):
                 continue
             shift, still = None, False
             if op in _ADDITIVE and args and not state.inputs:
                 still = isinstance(args[0], (int, float, complex))  # the derivative is what it was
                 shift = None if still else tuple(args[0].shape)
-
             scope = scopes.current()
             if scope is None or t.is_nested:
                 continue  # nested: rows of their own lengths, so nothing to compare element by element
@@ -246,12 +231,10 @@ def before(
 def _alias_of(t: torch.Tensor) -> _Alias | None:
     key = _storage_of(t)._cdata
     known = state.aliases.get(key)
-    if known is None:
-        if t._is_view() and t._base is not None and not t._base.is_leaf:
-            alias(t._base)
-            return state.aliases.get(key)
-        return None
-    if known.storage.expired() or (known.node() is None and known.tensor() is None):
+    if known is None and t._is_view() and not owner_of(t).is_leaf:
+        alias(t)
+        return state.aliases.get(key)
+    if known is not None and (known.storage.expired() or (known.node() is None and known.tensor() is None)):
         del state.aliases[key]
         return None
     return known
@@ -279,10 +262,8 @@ def after(watched: list[Watched]) -> None:
                 continue
             anchor, key = _anchor(node), _key(node, owner)
             layout = layout_of(owner)
-        edit = Edit(key, layout, region, changed, one.scope, written)
-        edit.shift, edit.still = one.shift, one.still
-        if one.old.shape == one.region.shape and one.old.nbytes <= _MOST_COPIED:
-            edit.old = one.old
+        old = one.old if one.old.shape == one.region.shape and one.old.nbytes <= _MOST_COPIED else None
+        edit = Edit(key, layout, region, changed, one.scope, written, old, one.shift, one.still)
         if not takes_back(anchor.edits, edit, one.region):
             _enter(anchor, edit)
 
@@ -297,7 +278,6 @@ def _enter(anchor: _Anchor, edit: Edit) -> None:
 @hidden
 def handed_out(t: torch.Tensor, raw: Raw) -> None:
     """`t.numpy()` of a tensor that shares memory with one inside a graph: writes to it leave no trace."""
-
     scope = scopes.current()
     if not state.on or scope is None:
         return
@@ -307,7 +287,8 @@ def handed_out(t: torch.Tensor, raw: Raw) -> None:
         node = nodes.known(owner.grad_fn) if owner is not None else None
         if owner is None or node is None or owner.numel() * owner.element_size() > _MOST_COPIED:
             return
-        record = Handed(_key(node, owner), _detach(owner), scope, raw)
+        now = _detach(owner)
+        record = Handed(_key(node, owner), now, _Base.clone(now), scope, raw, next_number())
         _anchor(node).handed.append(record)
         state.handed.append(weakref.ref(record))
     except (RuntimeError, AttributeError, TypeError, ValueError):
@@ -320,51 +301,43 @@ def _settle(targets: Sequence[torch.Tensor]) -> None:
         keys = {_storage_of(t)._cdata for t in targets}
     except (RuntimeError, AttributeError):
         return
-    state.handed = [ref for ref in state.handed if (h := ref()) is not None and h.storage not in keys]
+    state.handed = [
+        ref for ref in state.handed if (h := ref()) is not None and _storage_of(h.now)._cdata not in keys
+    ]
 
 
 @hidden
 def unseen() -> list[Edit]:
     """The edits that nobody saw being made, by comparing handed-out memory with what it held."""
+    records = [h for ref in state.handed if (h := ref()) is not None]
+    state.handed = [weakref.ref(h) for h in records]
     found = []
-    for ref in state.handed:
-        record = ref()
-        changed = changed_places(record.old, record.now) if record is not None else None
-        if record is None or changed is None:
-            continue
-        layout = layout_of(physical(record.now))
-        edit = Edit(record.key, layout, layout, changed, record.scope, Write(0, "numpy", record.raw, layout))
-        edit.number = record.number
-        edit.unsure = True
-        found.append(edit)
-    state.handed = [ref for ref in state.handed if ref() is not None]
+    for h in records:
+        changed = changed_places(h.old, h.now)
+        if changed is not None:
+            layout = layout_of(physical(h.now))
+            written = Write(0, "numpy", h.raw, layout)
+            edit = Edit(h.key, layout, layout, changed, h.scope, written, unsure=True, number=h.number)
+            found.append(edit)
     return found
 
 
 @hidden
-def swapping(t: torch.Tensor, op: str) -> list[Watched] | None:
-    """`t.data = new`: afterwards `t` is other memory with the same history."""
-    if not state.on or t.is_leaf:
-        return None
-
-    scope = scopes.current()
-    if scope is None:
-        return None
-    return [Watched(t, None, t, _detach(t), op, raw_here(), scope)]
+def swapping(t: torch.Tensor) -> torch.Tensor | None:
+    """`t.data = new` is about to happen: what `t` holds until then, where that matters."""
+    return _detach(t) if state.on and not t.is_leaf and scopes.current() is not None else None
 
 
 @hidden
-def swapped(watched: list[Watched]) -> None:
-    for one in watched:
-        t = one.region
-        new = _detach(t)
-        changed = changed_places(one.old, new)
+def swapped(t: torch.Tensor, old: torch.Tensor) -> None:
+    """From now on `t` is other memory with the same history."""
+    new = _detach(t)
+    changed = changed_places(old, new)
+    if changed is not None:
         node = nodes.known(t.grad_fn)
-        if changed is None or node is None:
-            continue
         layout = layout_of(physical(new))
-        written = Write(0, one.op, one.raw, layout, "metadata")
-        _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, one.scope, written))
+        written = Write(0, ".data =", raw_here(), layout, "metadata")
+        _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, scopes.current(), written))
 
 
 def _is_input(t: torch.Tensor) -> bool:
@@ -375,14 +348,13 @@ def _is_input(t: torch.Tensor) -> bool:
 
 
 def arm() -> None:
-    state.on += 1
+    state.on = True
 
 
 def disarm() -> None:
-    state.on -= 1
-    if not state.on:
-        state.aliases.clear()
-        state.leaves = False
-        state.pending.clear()
-        state.handed.clear()
-        state.leaf_writes.clear()
+    state.on = False
+    state.aliases.clear()
+    state.leaves = False
+    state.pending.clear()
+    state.handed.clear()
+    state.leaf_writes.clear()

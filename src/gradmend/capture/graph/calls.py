@@ -53,14 +53,12 @@ running: list[BackwardCall] = []  # innermost last: a hook may start a backward 
 
 def current() -> BackwardCall | None:
     """The call that this thread runs: its own, or that of the thread for which it works."""
-    if not running:
-        return None
     if len(running) > 1:
         lender = engine_threads.lender()
         found = _newest(get_ident()) or (_newest(lender.thread) if lender is not None else None)
         if found is not None:
             return found
-    return running[-1]
+    return running[-1] if running else None
 
 
 def _newest(thread: int) -> BackwardCall | None:
@@ -90,7 +88,7 @@ def who_ran(
 ) -> tuple[BackwardCall, Raw] | None:
     """The call that asked for a Save of the node of this number, and where that was made; None if none is known.
 
-    To ask a node for its number at each Save would make an object of it (graphs.py), so what counts is the newest
+    To ask a node for its number at each Save would make an object of it (nodes.py), so what counts is the newest
     node when the Save was made. That is the node itself but for `x.pow_(2)`, which saves a clone: its node comes in
     between, and is none of the `others` of the graph.
     """

@@ -11,10 +11,16 @@ before its metadata, so it is the metadata that goes last, and what it holds is 
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+
+Edges = tuple[
+    tuple[Any, int], ...
+]  # nodes, and which of their outputs; None for an input that needs no gradient
 
 _current = torch._C._current_autograd_node
 _KEY = "gradmend.below"
@@ -51,7 +57,7 @@ class _Below:
 
     __slots__ = ("edges",)
 
-    def __init__(self, edges: tuple[tuple[Any, int], ...]) -> None:
+    def __init__(self, edges: Edges) -> None:
         self.edges = edges
 
     def __del__(self, letting: _Letting = _letting) -> None:
@@ -83,9 +89,9 @@ def known(node: Any) -> Any:
     return node
 
 
-def edges(node: Any) -> tuple[tuple[Any, int], ...]:
+def edges(node: Any) -> Edges:
     """The `next_functions` of a node that is met on a walk through its graph."""
-    found: tuple[tuple[Any, int], ...] = node.next_functions
+    found: Edges = node.next_functions
     if found and _holds(node):
         node.metadata[_KEY] = _Below(found)
     return found
@@ -96,16 +102,31 @@ def _holds(node: Any) -> bool:
     return (node._sequence_nr() * 0x9E3779B97F4A7C15 >> 32) % _SPREAD == 0
 
 
+def start(root: Any) -> Any:
+    """The node of a tensor or of a GradientEdge; None of a leaf."""
+    return root.grad_fn if isinstance(root, torch.Tensor) else getattr(root, "node", None)
+
+
+def walk(
+    starts: Iterable[Any], most: float = math.inf, into: Callable[[Any], bool] | None = None
+) -> Iterator[tuple[Any, Edges]]:
+    """Each node from these on, and its edges: so many nodes at most, and below the first ones only what it may go into."""
+    todo = list(starts)
+    seen: set[Any] = set()  # holds the nodes, so that their identity stays
+    while todo and len(seen) < most:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        below = edges(node)
+        yield node, below
+        for one, _ in below:
+            if one is not None and (into is None or into(one)):
+                todo.append(one)
+
+
 def _tie_all(node: Any) -> None:
     """Walk down to where a walk has been before."""
-    below = node.next_functions
-    node.metadata[_KEY] = _Below(below)
-    todo = [n for n, _ in below]
-    seen = set()  # holds the nodes, so that their identity stays
-    while todo:
-        one = todo.pop()
-        if one is None or one in seen:
-            continue
-        seen.add(one)
-        if not (_holds(one) and type(one.metadata.get(_KEY)) is _Below):
-            todo += [n for n, _ in edges(one)]
+    for _ in walk([node], into=lambda n: not (_holds(n) and type(n.metadata.get(_KEY)) is _Below)):
+        pass
+    node.metadata[_KEY] = _Below(node.next_functions)

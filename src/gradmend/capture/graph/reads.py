@@ -7,6 +7,7 @@ alone. reads.json lists such slots, measured by tools/make_reads.py: a slot that
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -20,6 +21,7 @@ from gradmend.compat.releases import release
 Feature = bool | int | float | str | None
 Condition = dict[str, Feature]
 _RAW = "_raw_saved_"
+_Custom = torch._C._FunctionBase
 
 
 @cache
@@ -61,19 +63,13 @@ def is_read(node: Any, slot: str | None, device: str = "cpu") -> bool:
     if slots is None:
         return True
     return not any(
-        all(_equal(_feature(node, k), v) for k, v in condition.items())
+        all(type(have := _feature(node, k)) is type(v) and have == v for k, v in condition.items())
         for condition in slots.get(slot.partition("[")[0], ())
         if device == "cpu" or "training" in condition
     )
 
 
 _UNKNOWN = "?"  # equals no value that a condition asks for
-
-
-def _equal(have: Feature, want: Feature) -> bool:
-    return (
-        have is want if isinstance(want, bool) or want is None else have == want and type(have) is type(want)
-    )
 
 
 def _feature(node: Any, name: str) -> Feature:
@@ -90,7 +86,7 @@ def _feature(node: Any, name: str) -> Feature:
         return _UNKNOWN if came is None else int(number) in came
     # Never a tensor's name: asking for that would unpack it.
     value = getattr(node, f"_saved_{name}", _UNKNOWN)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else _UNKNOWN
+    return value if isinstance(value, Feature) else _UNKNOWN
 
 
 def _is_complex(edge: tuple[Any, int]) -> Feature:
@@ -110,26 +106,40 @@ def features_of(node: Any) -> Condition:
         found[f"needs_{i}"] = edge[0] is not None
         if (kind := _is_complex(edge)) != _UNKNOWN:
             found[f"complex_{i}"] = kind
-    raws = {name.removeprefix(_RAW) for name in dir(node) if name.startswith(_RAW)}
+    tensors = dict(slots(node))
     for attribute in dir(node):
         name = attribute.removeprefix("_saved_")
-        if attribute.startswith("_saved_") and name not in raws:
+        if name != attribute and name not in tensors:
             value = getattr(node, attribute)
-            if value is None or isinstance(value, (bool, int, float, str)):
+            if isinstance(value, Feature):
                 found[name] = value
     return found
 
 
-_raw_names_of: dict[type, tuple[str, ...]] = {}
+def slots(node: Any) -> tuple[tuple[str, str], ...]:
+    """The names of the tensors that this kind of node keeps, each with the attribute that shows it as it was packed."""
+    # A custom Function's class may come and go, and all of them have the same.
+    kind: Any = _Custom if isinstance(node, _Custom) else type(node)
+    return _slots(kind)
 
 
-def _raw_names(kind: type) -> tuple[str, ...]:
-    names = _raw_names_of.get(kind)
-    if names is None:
-        names = tuple(name for name in dir(kind) if name.startswith(_RAW))
-        if kind.__module__ != "torch.autograd.function":  # a custom Function's class may come and go
-            _raw_names_of[kind] = names
-    return names
+@cache
+def _slots(kind: type) -> tuple[tuple[str, str], ...]:
+    return tuple((name.removeprefix(_RAW), name) for name in dir(kind) if name.startswith(_RAW))
+
+
+def packed(node: Any) -> Iterator[tuple[str, int | None, Any]]:
+    """What a node still keeps: the slot, the place in it where that is a list, and what a hook made of the tensor."""
+    for slot, raw in slots(node):
+        try:
+            saved = getattr(node, raw)
+        except RuntimeError:  # already freed
+            continue
+        if isinstance(saved, tuple):
+            for place, one in enumerate(saved):
+                yield slot, place, getattr(one, "data", None)
+        else:
+            yield slot, None, getattr(saved, "data", None)
 
 
 def slot_of(node: Any, handle: object) -> str | None:
@@ -137,15 +147,7 @@ def slot_of(node: Any, handle: object) -> str | None:
 
     None for nodes that expose nothing: CopySlices, and the foreach ops.
     """
-    for name in _raw_names(type(node)):
-        try:
-            saved = getattr(node, name)
-        except RuntimeError:  # already freed
-            continue
-        if isinstance(saved, tuple):
-            for i, one in enumerate(saved):
-                if one is not None and one.data is handle:
-                    return f"{name[len(_RAW) :]}[{i}]"
-        elif saved is not None and saved.data is handle:
-            return name[len(_RAW) :]
+    for slot, place, made in packed(node):
+        if made is handle:
+            return slot if place is None else f"{slot}[{place}]"
     return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradmend.capture.edits import arrivals, branches, live_edits
+from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import (
     checkpoints,
@@ -30,9 +30,9 @@ _hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take
 def arm() -> None:
     global _armed
     _armed += 1
-    live_edits.arm()
     if _armed > 1:
         return
+    live_edits.arm()
     # A write to a tensor with history matters even where no Save lives.
     hub.awake.add("edits")
     optimizer_steps.arm()
@@ -47,9 +47,9 @@ def arm() -> None:
 def disarm() -> None:
     global _armed
     _armed -= 1
-    live_edits.disarm()
     if _armed:
         return
+    live_edits.disarm()
     optimizer_steps.disarm()
     hub.awake.discard("edits")
     while _own:
@@ -66,17 +66,16 @@ def armed() -> bool:
 
 
 def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
-    branches.roots[call.tick] = roots
     call.seeds = tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))
     scope = scopes.current()
-    if live_edits.pending() and (scope is None or not scope.plain):
-        _hooks[call.tick] = arrivals.watch(roots)
+    looked_at = live_edits.pending() and (scope is None or not scope.plain)
+    _hooks[call.tick] = arrivals.watch(roots) if looked_at else []
 
 
-def after_backward(call: BackwardCall) -> None:
-    roots = branches.roots.pop(call.tick, None)
-    if roots is None:
+def after_backward(call: BackwardCall, roots: Roots) -> None:
+    hooks = _hooks.pop(call.tick, None)
+    if hooks is None:
         return  # nobody watched when it began
     retaining.look(call, roots)
-    for hook in _hooks.pop(call.tick, ()):
+    for hook in hooks:
         hook.remove()

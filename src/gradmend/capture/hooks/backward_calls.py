@@ -21,7 +21,6 @@ from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import raw_here
 from gradmend.errors import unexplained
 
-_Tensor = torch.Tensor
 _CALLS_WITH_NODES = 16
 
 _ticks = count(1)
@@ -34,8 +33,8 @@ class Ears(NamedTuple):
     """Who is called back before a backward, after it, and when it raises."""
 
     before: Callable[[BackwardCall, Roots, Any], None] | None = None  # and the gradients given to the call
-    after: Callable[[BackwardCall], None] | None = None
-    # With the roots, while they are alive; it must not keep them.
+    # Roots are alive meanwhile; nobody must keep them.
+    after: Callable[[BackwardCall, Roots], None] | None = None
     failed: Callable[[BackwardCall, BaseException, Roots], None] | None = None
 
 
@@ -114,14 +113,9 @@ def _recorded(
     finally:
         running.remove(call)
     if ears.after is not None:
-        ears.after(call)
+        ears.after(call, t_outputs)
     return result
 
 
 def _numbers(roots: Roots) -> tuple[int, ...]:
-    numbers = []
-    for root in roots:
-        node = nodes.known(root.grad_fn if isinstance(root, _Tensor) else getattr(root, "node", None))
-        if node is not None:
-            numbers.append(node._sequence_nr())
-    return tuple(numbers)
+    return tuple([nodes.known(n)._sequence_nr() for n in map(nodes.start, roots) if n is not None])

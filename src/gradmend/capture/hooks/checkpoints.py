@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from gradmend.capture.graph import calls
 from gradmend.capture.hooks import saved_tensors
 from gradmend.capture.ledger import scopes
+from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Read
 from gradmend.capture.ledger.version_steps import key_of
 from gradmend.capture.memory.undo import same_bytes

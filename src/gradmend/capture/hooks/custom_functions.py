@@ -24,8 +24,8 @@ from gradmend.capture.hooks import gradients
 from gradmend.capture.hooks.custom_forwards import Inside
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Counter, next_number
+from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.unguarded import Kept
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch._C import TensorBase as _Base
 
-from gradmend.capture.edits import branches
+from gradmend.capture.edits.arrivals import sibling
 from gradmend.capture.graph import calls
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write
+from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.ledger.silent_findings import SilentFinding
 from gradmend.capture.ledger.version_steps import Steps, identity, key_of
 from gradmend.capture.memory.layouts import Layout, layout_of, physical
 from gradmend.capture.sites import raw_here
@@ -93,7 +93,7 @@ def _layout(t: torch.Tensor) -> Layout:
 
 
 def _harm(scope: Scope, who: str, written: Write) -> None:
-    name, made = branches.sibling()
+    name, made = sibling()
     finding = SilentFinding(
         "GM207",
         [written],

@@ -96,12 +96,14 @@ def _made_of(like: Any, parts: Iterator[torch.Tensor | None]) -> torch.Tensor:
 class Pieces:
     """What the graph keeps for such a tensor."""
 
-    __slots__ = ("_ledger", "parts", "stepped", "whole")
+    __slots__ = ("_ledger", "number", "parts", "raw", "stepped", "whole")
 
     def __init__(self, ledger: Ledger, t: torch.Tensor, scope: Scope, raw: Raw) -> None:
         self._ledger = ledger
         self.whole = Save(_Base.detach(t), t._version, ledger.tick(), raw, scope)
         self.parts: list[Save] = [ledger.save(part, scope, raw) for part in parts_of(t)]
+        self.raw = raw
+        self.number = self.parts[0].number
         self.stepped = False  # its version counter, since it was saved
         self._count_as_one()
 
@@ -117,14 +119,6 @@ class Pieces:
                 timeline.counters.append(counter)
             timeline.settle()
         self.whole.settle(counter)
-
-    @property
-    def number(self) -> int:
-        return self.parts[0].number
-
-    @property
-    def raw(self) -> Raw:
-        return self.whole.raw
 
     def ask(self) -> torch.Tensor:
         """The tensor as it was saved, or the exception that the policy raises."""
@@ -143,6 +137,3 @@ class Pieces:
         if all(value is None for value in old):
             return self.whole.handle
         return _made_of(self.whole.handle, iter(old))
-
-
-__all__ = ["Pieces", "has_parts", "parts_of"]

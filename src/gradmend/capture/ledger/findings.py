@@ -1,7 +1,8 @@
-"""What is found when backward asks for a Save that PyTorch would refuse, or that has changed."""
+"""What is found, before any words: of a Save that backward asks for, and of what is silently wrong without one."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ _storage_of = torch._C.TensorBase.untyped_storage
 _MOST_REPLAYED = 32
 
 
+@dataclass(eq=False)
 class Finding:
     """A Save that PyTorch would refuse, or that has changed: the facts, before any words.
 
@@ -30,24 +32,13 @@ class Finding:
     Finding is told. Afterwards it holds what was looked up, and reads no ledger.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        save: Save,
-        slot: str | None,
-        *,
-        changed: bool,
-        read: bool,
-        moved: bool,
-        cause: Cause,
-    ) -> None:
-        self.save = save
-        self.slot = slot
-        self.changed = changed  # its bytes differ from what they were, or nobody can tell
-        self.read = read  # the node's backward reads this slot
-        self.moved = moved  # the version counter stepped: plain PyTorch would raise
-        self.cause = cause
-        self._ledger: Ledger | None = ledger
+    _ledger: Ledger | None
+    save: Save
+    slot: str | None
+    changed: bool  # its bytes differ from what they were, or nobody can tell
+    read: bool  # the node's backward reads this slot
+    moved: bool  # the version counter stepped: plain PyTorch would raise
+    cause: Cause
 
     def told(self) -> None:
         self._ledger = None
@@ -73,20 +64,15 @@ class Finding:
     @cached_property
     def first(self) -> Write | None:
         """The first Write to tell of, found fast."""
-        if self.cause == "left":
-            return None
-        if self.cause == "swap":
-            return self.save.swaps[0][0]
         timeline, save = self.save.timeline, self.save
-        if timeline is None or not timeline.log:
-            return None
+        if self.cause in ("left", "swap") or timeline is None or not timeline.log:
+            return next(iter(self.writes), None)
         if self.changed and save.layout:
             record = timeline.undo.oldest_meeting(save.layout, save.tick)
             if record is not None:
                 return record.write
-        log = timeline.log
-        at = first_after(log, save.tick)
-        return log[at] if at < len(log) else None
+        at = first_after(timeline.log, save.tick)
+        return timeline.log[at] if at < len(timeline.log) else None
 
     @cached_property
     def writes(self) -> list[Write]:
@@ -133,3 +119,24 @@ def shrunk(save: Save) -> bool:
         return _storage_of(save.handle).nbytes() < layout.hi
     except RuntimeError:
         return False  # sparse, wrapped: no memory of its own
+
+
+@dataclass(slots=True)
+class SilentFinding:
+    """A silent wrong that is no overwritten Save."""
+
+    rule: str
+    writes: list[Write]  # the surest culprit first
+    made: Raw = ()  # where the harmed value was kept, read first, or used again
+    backward: Raw = ()
+    tensor: tuple[tuple[int, ...], str] | None = None  # its shape and dtype
+    op: str = ""  # what keeps or uses it
+    also: Raw = ()  # a second place: the read in the recomputation, the branch that is harmed
+    escape: Raw = ()  # where the memory was handed out, when nobody saw the write
+    healed: bool = False  # the program can go on rightly, under heal()
+    doubt: bool = False  # it may be meant: a warning, and the program goes on
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.rule, self.made, self.writes[0].raw if self.writes else None, self.also)

@@ -20,8 +20,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from gradmend.capture.graph.calls import BackwardCall, Roots
-    from gradmend.capture.ledger.findings import Finding
-    from gradmend.capture.ledger.silent_findings import SilentFinding
+    from gradmend.capture.ledger.findings import Finding, SilentFinding
 
 # watch: raise. heal: hand out the value as it was saved. plain: do what PyTorch itself would do, and tell nobody.
 Policy = Literal["watch", "heal", "plain"]

@@ -79,12 +79,12 @@ def _data_property() -> property:
         if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
         done = hub.LEDGER.swapped(self, ".data =")
-        edited = live_edits.swapping(self, ".data =")
+        old = live_edits.swapping(self)
         slot.__set__(self, new)
         live_edits.alias_by_leaf(new)
         done()
-        if edited is not None:
-            live_edits.swapped(edited)
+        if old is not None:
+            live_edits.swapped(self, old)
         hub.told(".data =", (self,), "metadata")
 
     return property(get, set_, slot.__delete__)

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
-
-from gradmend.capture.graph.nodes import edges
+from gradmend.capture.graph.nodes import edges, start
+from gradmend.capture.graph.reads import packed, slots
 
 _TWICE = "second time"
 
 
-def starts(roots: Sequence[Any]) -> list[Any]:
-    """The nodes of tensors or GradientEdges; of a leaf there is none."""
-    nodes = (r.grad_fn if isinstance(r, torch.Tensor) else getattr(r, "node", None) for r in roots)
-    return [n for n in nodes if n is not None]
-
-
 def walk(roots: Sequence[Any], most: int = 200_000) -> Iterator[Any]:
     """Every node reached from the roots, nearest first."""
-    ahead, seen = starts(roots), set()
-    seen.update(ahead)  # holds the nodes: a node that dies would be met again as another object
+    ahead = [n for n in map(start, roots) if n is not None]
+    seen = set(ahead)  # holds the nodes: a node that dies would be met again as another object
     for node in ahead:
         yield node
         for after, _ in edges(node):
@@ -33,9 +25,9 @@ def walk(roots: Sequence[Any], most: int = 200_000) -> Iterator[Any]:
 
 def freed(node: Any) -> bool:
     """Whether a backward has already used up what this node kept."""
-    for slot in slots(node):
+    for slot, attribute in slots(node):
         try:
-            raw = getattr(node, f"_raw_saved_{slot}")
+            raw = getattr(node, attribute)
         except RuntimeError as exc:  # custom Functions refuse already here
             if _TWICE in str(exc):
                 return True
@@ -60,27 +52,9 @@ def _refuses(node: Any, slot: str) -> bool:
 
 def saved(node: Any) -> Iterator[tuple[str, Any]]:
     """(slot, what was packed) for each tensor that a node kept and still has."""
-    for slot in slots(node):
-        try:
-            raw = getattr(node, f"_raw_saved_{slot}")
-        except RuntimeError:
-            continue
-        for one in raw if isinstance(raw, tuple) else (raw,):
-            if one.data is not None:
-                yield slot, one.data
-
-
-def slots(node: Any) -> tuple[str, ...]:
-    """The names of the tensors that this kind of node keeps."""
-    kind: Any = type(node)
-    found = _slots.get(kind)
-    if found is None:
-        prefix = "_raw_saved_"
-        found = _slots[kind] = tuple(a.removeprefix(prefix) for a in dir(kind) if a.startswith(prefix))
-    return found
-
-
-_slots: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()  # a custom Function's class may go away
+    for slot, _, made in packed(node):
+        if made is not None:
+            yield slot, made
 
 
 def sequence(node: Any) -> int:
