@@ -137,6 +137,7 @@ def test_what_counts_as_tested() -> None:
 
 def test_no_name_is_missing_and_one_that_is_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing() == []
-    monkeypatch.setattr(special, "_STORAGE_WRITES", "copy_ vanished_")
+    storage = (torch.UntypedStorage, "copy_ vanished_", special._storage_write)
+    monkeypatch.setattr(special, "_taps", lambda: (storage,))
     monkeypatch.setattr(homes, "UNSCHEMED_METHODS", ("apply_", "gone_"))
     assert missing() == ["Tensor.gone_", "UntypedStorage.vanished_"]

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture import edge
-from gradmend.capture.edge import Place
 from gradmend.capture.hooks import optimizer_steps
 from gradmend.capture.memory.layouts import layout_of
 from gradmend.capture.sites import Raw, raw_here
@@ -22,6 +20,9 @@ from gradmend.capture.taps import hub
 _CALLS_KEPT = 8192
 
 _address = torch._C.TensorBase.data_ptr
+
+# A written tensor: its address, its bytes from first to last, its layout in them if it has gaps, and its version.
+Place = tuple[int, int, Any, int]
 
 
 class Recorded(NamedTuple):
@@ -45,17 +46,8 @@ class WriteRecord(NamedTuple):
 
 
 def _place(t: torch.Tensor) -> Place:
-    place: Place | None = edge.place(t)
-    if place is not None:
-        return place
     layout = layout_of(t)
     return _address(t), layout.hi - layout.lo, None if layout.dense else layout, t._version
-
-
-def _places(params: Sequence[torch.Tensor]) -> list[Place]:
-    """Of those that have a gradient, and so are stepped."""
-    places: list[Place] | None = edge.places(params)
-    return [_place(p) for p in params if p.grad is not None] if places is None else places
 
 
 class Recorder:
@@ -75,7 +67,8 @@ class Recorder:
         try:
             with hub.unheard():
                 for group in optimizer.param_groups:
-                    tensors += _places(group["params"])
+                    # Those that have a gradient, and so are stepped.
+                    tensors += [_place(p) for p in group["params"] if p.grad is not None]
         except RuntimeError:
             return
         self.ring.append(Recorded(f"{type(optimizer).__name__}.step", raw_here(), tensors))

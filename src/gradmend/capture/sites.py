@@ -53,8 +53,10 @@ def _owner_of(name: str) -> int:
 
 
 def _meet(code: CodeType) -> int:
-    _codes[id(code)] = code
-    owner = _owners[id(code)] = _owner_of(code.co_filename)
+    owner = _owners.get(id(code))
+    if owner is None:
+        _codes[id(code)] = code
+        owner = _owners[id(code)] = _owner_of(code.co_filename)
     return owner
 
 

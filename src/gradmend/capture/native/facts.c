@@ -3,7 +3,17 @@
 
 #include "native.h"
 
-/* DLPack 1.x: DLPackExchangeAPI. */
+/* DLPack 1.x: DLTensor and DLPackExchangeAPI. */
+typedef struct {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    struct {
+        uint8_t code, bits;
+        uint16_t lanes;
+    } element;
+    int64_t *shape, *strides; /* the tensor's own */
+    uint64_t byte_offset;
+} DLTensor;
 typedef struct {
     struct {
         uint32_t major, minor;
@@ -13,13 +23,14 @@ typedef struct {
     int (*look)(void *tensor, DLTensor *into);
 } Exchange;
 
-enum { MAJOR = 1, CPU = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5, MOST_DIMS = 16 };
+enum { MAJOR = 1, CPU = 1, MOST_DIMS = 16 };
 
 static const Exchange *exchange;
 static PyObject *capsule, *dtype_of, *offset_of;
-PyTypeObject *plain_classes[PLAIN_CLASSES];
+PyTypeObject *plain_classes[2];
 
-int
+/* 0 where torch or the tensor can't tell. */
+static int
 facts_of(PyObject *tensor, DLTensor *facts)
 {
     /* A class of its own may mind being looked at. */
@@ -33,57 +44,12 @@ facts_of(PyObject *tensor, DLTensor *facts)
     return 1;
 }
 
-int
-readable(const DLTensor *facts)
-{
-    return facts->device_type == CPU && facts->data != NULL; /* a tensor known to be zero has no memory */
-}
-
-long long
-item_of(const DLTensor *facts)
-{
-    return (facts->element.bits * facts->element.lanes + 7) / 8;
-}
-
-int
-in_a_row(const DLTensor *facts, long long *count)
-{
-    int row = 1;
-    *count = 1;
-    for (int32_t i = facts->ndim; i-- > 0;) {
-        row &= facts->shape[i] == 1 || facts->strides == NULL || facts->strides[i] == *count;
-        *count *= facts->shape[i];
-    }
-    return row || *count == 0;
-}
-
-/* torch's name for each kind of float met so far; of integers it has several that DLPack does not tell apart. */
-static struct {
-    Element element;
-    PyObject *dtype; /* borrowed: torch keeps its dtypes for ever */
-} names[64];
-
-static PyObject * /* borrowed */
-dtype_in(PyObject *tensor, const Element *element)
-{
-    size_t at = (element->code * 7u + element->bits / 4u + element->lanes) & 63;
-    if (names[at].dtype != NULL && memcmp(&names[at].element, element, sizeof(*element)) == 0) {
-        return names[at].dtype;
-    }
-    PyObject *dtype = get(dtype_of, tensor);
-    if (dtype != NULL && (element->code == FLOAT || element->code == BFLOAT || element->code == COMPLEX)) {
-        names[at].element = *element;
-        names[at].dtype = dtype;
-    }
-    Py_XDECREF(dtype);
-    return dtype;
-}
-
 /* Where the elements lie: the first, how many in each dimension, and how far apart, counted in elements. */
 typedef struct {
     long long offset;
     int dims;
     long long sizes[MOST_DIMS], steps[MOST_DIMS];
+    PyObject *dtype; /* owned */
 } Grid;
 
 static PyObject *
@@ -101,53 +67,17 @@ tuple_of(const long long *numbers, int n)
     return made;
 }
 
-/* What was made of the grids met lately: what is saved is often what is written next. */
-enum { FEW_DIMS = 5, KEPT = 4096 /* a power of two */ };
-static struct {
-    PyObject *made, *dtype; /* the dtype is borrowed */
-    long long numbers[2 * FEW_DIMS + 2];
-} lately[KEPT];
-static PyObject *make; /* (offset, dtype, shape, strides) -> what Python calls it */
-
+/* As Python has it: (offset, dtype, shape, strides). The grid's dtype goes with it. */
 static PyObject *
-make_of(const Grid *grid, PyObject *dtype)
+told(Grid *grid)
 {
-    PyObject *shape = tuple_of(grid->sizes, grid->dims), *strides = shape == NULL ? NULL : tuple_of(grid->steps, grid->dims);
-    PyObject *made = strides == NULL ? NULL : PyObject_CallFunction(make, "LOOO", grid->offset, dtype, shape, strides);
-    Py_XDECREF(shape);
-    Py_XDECREF(strides);
-    return made;
+    return Py_BuildValue("LNNN", grid->offset, grid->dtype, tuple_of(grid->sizes, grid->dims),
+                         tuple_of(grid->steps, grid->dims));
 }
 
-static PyObject *
-told(const Grid *grid, PyObject *dtype)
-{
-    if (grid->dims > FEW_DIMS) {
-        return make_of(grid, dtype);
-    }
-    long long numbers[2 * FEW_DIMS + 2] = {grid->dims, grid->offset};
-    memcpy(numbers + 2, grid->sizes, (size_t)grid->dims * sizeof(*numbers));
-    memcpy(numbers + 2 + FEW_DIMS, grid->steps, (size_t)grid->dims * sizeof(*numbers));
-    uint64_t hash = (uint64_t)(uintptr_t)dtype >> 4;
-    for (int i = 0; i < grid->dims; i++) {
-        hash = (hash ^ (uint64_t)grid->sizes[i] << 32 ^ (uint64_t)grid->steps[i]) * 0x9E3779B97F4A7C15ull;
-    }
-    size_t at = (size_t)((hash ^ (uint64_t)grid->offset) * 0x9E3779B97F4A7C15ull >> 52) & (KEPT - 1);
-    if (lately[at].made != NULL && lately[at].dtype == dtype && memcmp(lately[at].numbers, numbers, sizeof(numbers)) == 0) {
-        return Py_NewRef(lately[at].made);
-    }
-    PyObject *made = make_of(grid, dtype);
-    if (made != NULL) {
-        lately[at].dtype = dtype;
-        memcpy(lately[at].numbers, numbers, sizeof(numbers));
-        Py_XSETREF(lately[at].made, Py_NewRef(made));
-    }
-    return made;
-}
-
-/* 1; 0 where Python must ask; -1 on an error. The dtype is borrowed. */
+/* 1; 0 where Python must ask; -1 on an error. DLPack does not tell `uint4` from `uint8`, and knows no offset. */
 static int
-grid_of(PyObject *tensor, Grid *grid, PyObject **dtype)
+look_at(PyObject *tensor, Grid *grid)
 {
     DLTensor facts;
     if (!facts_of(tensor, &facts) || facts.ndim > MOST_DIMS || facts.strides == NULL) {
@@ -158,17 +88,25 @@ grid_of(PyObject *tensor, Grid *grid, PyObject **dtype)
         grid->sizes[d] = facts.shape[d];
         grid->steps[d] = facts.strides[d];
     }
-    *dtype = dtype_in(tensor, &facts.element);
-    return *dtype == NULL || number(PyObject_CallOneArg(offset_of, tensor), &grid->offset) < 0 ? -1 : 1;
+    PyObject *offset = PyObject_CallOneArg(offset_of, tensor);
+    if (offset == NULL) {
+        return -1;
+    }
+    grid->offset = PyLong_AsLongLong(offset);
+    Py_DECREF(offset);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    grid->dtype = Py_TYPE(dtype_of)->tp_descr_get(dtype_of, tensor, (PyObject *)Py_TYPE(tensor));
+    return grid->dtype == NULL ? -1 : 1;
 }
 
 PyObject *
-layout_of(PyObject *Py_UNUSED(module), PyObject *tensor)
+grid(PyObject *Py_UNUSED(module), PyObject *tensor)
 {
     Grid found;
-    PyObject *dtype;
-    int done = grid_of(tensor, &found, &dtype);
-    return done == 1 ? told(&found, dtype) : done < 0 ? NULL : Py_NewRef(Py_None);
+    int done = look_at(tensor, &found);
+    return done == 1 ? told(&found) : done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------------------------------------------ basic indexing */
@@ -256,59 +194,61 @@ narrow(Grid *grid, PyObject *key)
 }
 
 PyObject *
-layout_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+grid_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    Grid found;
-    PyObject *dtype;
     if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "layout_at(tensor, key)");
-        return NULL;
+        return PyErr_Format(PyExc_TypeError, "grid_at(tensor, key)");
     }
-    int done = grid_of(args[0], &found, &dtype);
-    if (done == 1) {
-        done = narrow(&found, args[1]);
+    Grid found;
+    int done = look_at(args[0], &found);
+    if (done == 1 && !narrow(&found, args[1])) {
+        Py_DECREF(found.dtype);
+        done = 0;
     }
-    return done == 1 ? told(&found, dtype) : done < 0 ? NULL : Py_NewRef(Py_None);
+    return done == 1 ? told(&found) : done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static int
-know_plain(PyObject *classes)
+/* ---------------------------------------------------------------------------------------------------------- bytes */
+
+/* fill(tensor, bytes): a new tensor that takes up just so many bytes. */
+PyObject *
+fill(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *all = PySequence_List(classes);
-    if (all == NULL || PyList_GET_SIZE(all) > PLAIN_CLASSES) {
-        Py_XDECREF(all);
-        PyErr_SetString(PyExc_TypeError, "too many plain classes");
-        return -1;
+    if (nargs != 2 || !PyBytes_CheckExact(args[1])) {
+        return PyErr_Format(PyExc_TypeError, "fill(tensor, bytes)");
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all); i++) {
-        plain_classes[i] = (PyTypeObject *)Py_NewRef(PyList_GET_ITEM(all, i));
+    DLTensor facts;
+    if (!facts_of(args[0], &facts) || facts.device_type != CPU || facts.data == NULL) {
+        Py_RETURN_FALSE; /* a tensor known to be zero has no memory */
     }
-    Py_DECREF(all);
-    return 0;
+    long long bytes = (facts.element.bits * facts.element.lanes + 7) / 8;
+    for (int32_t d = 0; d < facts.ndim; d++) {
+        bytes *= facts.shape[d];
+    }
+    if (bytes != PyBytes_GET_SIZE(args[1])) {
+        Py_RETURN_FALSE;
+    }
+    memcpy((char *)facts.data + facts.byte_offset, PyBytes_AS_STRING(args[1]), (size_t)bytes);
+    Py_RETURN_TRUE;
 }
 
 PyObject *
 know_facts(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *table, *dtype, *offset, *classes;
-    if (!PyArg_ParseTuple(args, "OOOO", &table, &dtype, &offset, &classes) || know_plain(classes) < 0) {
+    PyObject *table, *dtype, *offset, *one, *other;
+    if (!PyArg_ParseTuple(args, "OOOO!O!", &table, &dtype, &offset, &PyType_Type, &one, &PyType_Type, &other)) {
         return NULL;
     }
+    plain_classes[0] = (PyTypeObject *)Py_NewRef(one);
+    plain_classes[1] = (PyTypeObject *)Py_NewRef(other);
     Py_XSETREF(dtype_of, Py_NewRef(dtype));
     Py_XSETREF(offset_of, Py_NewRef(offset));
     Py_XSETREF(capsule, Py_NewRef(table));
     if (PyCapsule_IsValid(table, "dlpack_exchange_api")) {
         const Exchange *found = PyCapsule_GetPointer(table, "dlpack_exchange_api");
-        if (found != NULL && found->version.major == MAJOR && found->look != NULL) {
+        if (found->version.major == MAJOR && found->look != NULL) {
             exchange = found;
         }
     }
-    return PyBool_FromLong(exchange != NULL);
-}
-
-PyObject *
-know_layouts(PyObject *Py_UNUSED(module), PyObject *callable)
-{
-    Py_XSETREF(make, Py_NewRef(callable));
     Py_RETURN_NONE;
 }

@@ -16,13 +16,6 @@ typedef struct {
     PyObject *overridden; /* whether one of the arguments, or a mode, does */
 } Function;
 
-/* Whether an argument overrides torch's functions, or a mode does; -1 on an error. */
-static int
-overrides(Function *tap, PyObject *const *args, Py_ssize_t n)
-{
-    return truth(PyObject_Vectorcall(tap->overridden, args, n, NULL));
-}
-
 /* One that writes its arguments. */
 static PyObject *
 writes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -51,7 +44,7 @@ makes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwname
     Function *tap = (Function *)callable;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     if (kwnames == NULL || PySet_GET_SIZE(tap->awake) == 0 || !has_out(args, n, kwnames)) {
-        int over = overrides(tap, args, n);
+        int over = truth(PyObject_Vectorcall(tap->overridden, args, n, NULL));
         if (over <= 0) {
             return over < 0 ? NULL : PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
         }
@@ -59,49 +52,15 @@ makes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwname
     return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
 }
 
-/* Those of a Function that own a reference, in a row. */
-static PyObject **
-owned(Function *tap)
-{
-    return &tap->original;
-}
-
-#define OWNED 4
-
-static int
-Function_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Function *tap = (Function *)self;
-    Py_VISIT(tap->base.m_self);
-    Py_VISIT(tap->base.m_module);
-    for (int i = 0; i < OWNED; i++) {
-        Py_VISIT(owned(tap)[i]);
-    }
-    return 0;
-}
-
-static int
-Function_clear(PyObject *self)
-{
-    Function *tap = (Function *)self;
-    Py_CLEAR(tap->base.m_self);
-    Py_CLEAR(tap->base.m_module);
-    for (int i = 0; i < OWNED; i++) {
-        Py_CLEAR(owned(tap)[i]);
-    }
-    return 0;
-}
-
+/* As Tap_dealloc(); what it has as a builtin goes as that of one. */
 static void
 Function_dealloc(PyObject *self)
 {
     Function *tap = (Function *)self;
+    PyObject *owned[] = {tap->original, tap->slow, tap->awake, tap->overridden};
     PyObject_GC_UnTrack(tap);
-    if (tap->base.m_weakreflist != NULL) {
-        PyObject_ClearWeakRefs((PyObject *)tap);
-    }
-    Function_clear(self);
-    Py_TYPE(tap)->tp_free((PyObject *)tap);
+    drop_all(owned, sizeof(owned) / sizeof(*owned));
+    PyCFunction_Type.tp_dealloc(self);
 }
 
 static PyObject *
@@ -183,13 +142,11 @@ PyTypeObject FunctionType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "gradmend.capture.native._edge.Function",
     .tp_basicsize = sizeof(Function),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(PyCFunctionObject, vectorcall),
     .tp_call = PyVectorcall_Call,
     .tp_hash = Function_hash,
     .tp_richcompare = Function_compare,
-    .tp_traverse = Function_traverse,
-    .tp_clear = Function_clear,
     .tp_dealloc = Function_dealloc,
     .tp_new = Function_new,
     .tp_methods = Function_methods,

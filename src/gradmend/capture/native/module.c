@@ -3,18 +3,10 @@
 static PyMethodDef methods[] = {
     {"raw_here", raw_here, METH_NOARGS, "The call chain above, ours left out, as a flat tuple (code, lasti, ...)."},
     {"know_codes", know_codes, METH_VARARGS, "Who owns a code object, and how far to walk."},
-    {"layout_of", layout_of, METH_O, "What was made of a tensor's (offset, dtype, shape, strides); None: Python must ask."},
-    {"layout_at", (PyCFunction)(void (*)(void))layout_at, METH_FASTCALL, "The same of tensor[key]."},
-    {"know_layouts", know_layouts, METH_O, "What makes it, at the first time."},
-    {"know_facts", know_facts, METH_VARARGS, "By which means a tensor is asked."},
-    {"place", place, METH_O, "(address, bytes, None, version) of a tensor without gaps; None for any other."},
-    {"places", places, METH_O, "The same of all in a list that have a gradient; None where one has gaps."},
-    {"version", version_of, METH_O, "Of a tensor's counter."},
-    {"copy_out", (PyCFunction)(void (*)(void))copy_out, METH_FASTCALL, "Bytes lo to hi of a storage; None: unreadable."},
+    {"grid", grid, METH_O, "(offset, dtype, shape, strides) of a tensor; None: Python must ask."},
+    {"grid_at", (PyCFunction)(void (*)(void))grid_at, METH_FASTCALL, "The same of tensor[key]."},
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Bytes into a new tensor without gaps; False: it can't."},
-    {"same_bytes", (PyCFunction)(void (*)(void))same_bytes, METH_FASTCALL, "Bit by bit; None where Python must look."},
-    {"ref", ref, METH_O, "A weak reference."},
-    {"know_memory", know_memory, METH_VARARGS, "By which means memory is asked."},
+    {"know_facts", know_facts, METH_VARARGS, "By which means a tensor is asked."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -31,7 +23,7 @@ PyInit__edge(void)
 {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || functions_ready() < 0 || PyModule_AddType(module, &TapType) < 0
-        || PyModule_AddType(module, &FunctionType) < 0 || PyModule_AddType(module, &OverloadsType) < 0)
+        || PyModule_AddType(module, &FunctionType) < 0)
     {
         Py_XDECREF(module);
         return NULL;

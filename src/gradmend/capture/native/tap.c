@@ -104,46 +104,17 @@ Tap_get(PyObject *self, PyObject *obj, PyObject *Py_UNUSED(type))
     return obj == NULL || obj == Py_None ? Tap_of_class((Tap *)self) : PyMethod_New(self, obj);
 }
 
-static int
-Tap_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    Tap *tap = (Tap *)self;
-    Py_VISIT(tap->original);
-    Py_VISIT(tap->slow);
-    Py_VISIT(tap->awake);
-    Py_VISIT(tap->overridden);
-    Py_VISIT(tap->heard);
-    Py_VISIT(tap->op);
-    Py_VISIT(tap->how);
-    Py_VISIT(tap->dict);
-    return 0;
-}
-
-static int
-Tap_clear(PyObject *self)
-{
-    Tap *tap = (Tap *)self;
-    Py_CLEAR(tap->original);
-    Py_CLEAR(tap->slow);
-    Py_CLEAR(tap->awake);
-    Py_CLEAR(tap->overridden);
-    Py_CLEAR(tap->heard);
-    Py_CLEAR(tap->op);
-    Py_CLEAR(tap->how);
-    Py_CLEAR(tap->dict);
-    return 0;
-}
-
+/* A tap is made once, for good: the collector need not look at it. */
 static void
 Tap_dealloc(PyObject *self)
 {
     Tap *tap = (Tap *)self;
-    PyObject_GC_UnTrack(tap);
     if (tap->weakrefs != NULL) {
-        PyObject_ClearWeakRefs((PyObject *)tap);
+        PyObject_ClearWeakRefs(self);
     }
-    Tap_clear(self);
-    Py_TYPE(tap)->tp_free((PyObject *)tap);
+    PyObject *owned[] = {tap->original, tap->slow, tap->awake, tap->overridden, tap->heard, tap->op, tap->how, tap->dict};
+    drop_all(owned, sizeof(owned) / sizeof(*owned));
+    Py_TYPE(tap)->tp_free(self);
 }
 
 static PyObject *
@@ -178,13 +149,10 @@ PyTypeObject TapType = {
     .tp_name = "gradmend.capture.native._edge.Tap",
     .tp_doc = "A method of torch.Tensor that passes its call on while nobody listens.",
     .tp_basicsize = sizeof(Tap),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL
-                | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_vectorcall_offset = offsetof(Tap, call),
     .tp_call = PyVectorcall_Call,
     .tp_descr_get = Tap_get,
-    .tp_traverse = Tap_traverse,
-    .tp_clear = Tap_clear,
     .tp_dealloc = Tap_dealloc,
     .tp_new = Tap_new,
     .tp_getset = Tap_attributes,

@@ -35,7 +35,7 @@ def _frozen(key: Any) -> Any:
     return key
 
 
-def by_key(key: Any) -> Elements:
+def _by_key(key: Any) -> Elements:
     key = _frozen(key)
     return Elements(
         lambda view: Base.clone(Base.__getitem__(view, key)),
@@ -43,30 +43,21 @@ def by_key(key: Any) -> Elements:
     )
 
 
-def of_key(key: Any) -> Elements | None:
-    """The same of any key; None where PyTorch will say what is wrong with it."""
-    try:
-        with torch.no_grad():
-            return by_key(key)
-    except (IndexError, TypeError, RuntimeError, ValueError):
-        return None
+def _item(args: Args, kwargs: Kwargs) -> Elements:
+    return _by_key(_arg(args, kwargs, 0, "key"))
 
 
-def _along(dim: int, index: torch.Tensor) -> Elements:
-    index = _frozen(index).reshape(-1)
+def _index(args: Args, kwargs: Kwargs) -> Elements:
+    dim, index = _arg(args, kwargs, 0, "dim"), _frozen(_arg(args, kwargs, 1, "index")).reshape(-1)
     return Elements(
         lambda view: Base.index_select(view, dim, index) if view.dim() else Base.clone(view),
         lambda view, old: Base.index_copy_(view, dim, index, old) if view.dim() else Base.copy_(view, old),
     )
 
 
-def _index(args: Args, kwargs: Kwargs) -> Elements:
-    return _along(_arg(args, kwargs, 0, "dim"), _arg(args, kwargs, 1, "index"))
-
-
 def _index_put(args: Args, kwargs: Kwargs) -> Elements:
     # Here a missing index means the whole dimension; in brackets None would add one.
-    return by_key(tuple(slice(None) if i is None else i for i in _arg(args, kwargs, 0, "indices")))
+    return _by_key(tuple(slice(None) if i is None else i for i in _arg(args, kwargs, 0, "indices")))
 
 
 def _masked(args: Args, kwargs: Kwargs) -> Elements:
@@ -94,6 +85,7 @@ def _put(args: Args, kwargs: Kwargs) -> Elements:
 
 
 BY_OP: dict[str, Callable[[Args, Kwargs], Elements]] = {
+    "__setitem__": _item,
     "index_put_": _index_put,
     "index_add_": _index,
     "index_copy_": _index,
@@ -116,5 +108,5 @@ def elements_of(op: str, args: Args, kwargs: Kwargs) -> Elements | None:
     try:
         with torch.no_grad():
             return make(args, kwargs)
-    except (KeyError, IndexError, TypeError, RuntimeError):
+    except (KeyError, IndexError, TypeError, RuntimeError, ValueError):
         return None  # PyTorch itself will say what is wrong with them

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from itertools import starmap
+from itertools import chain, starmap
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.taps import scripted, single_views, special, wrappers
+from gradmend.capture.taps import hub, scripted, single_views, special, wrappers
 from gradmend.capture.taps.schemas import Writes, writes_of, writing_ops
 
 OPERATORS = (
@@ -53,7 +53,7 @@ def _methods() -> Iterator[Patch]:
     for op in (*OPERATORS, *UNSCHEMED_METHODS):
         if hasattr(top, op):  # __itruediv__ and __ipow__ are torch.Tensor's own
             yield Patch(top, op, wrappers.method(getattr(top, op), op))
-    yield Patch(top, "__setitem__", wrappers.setitem(base.__setitem__))
+    yield Patch(top, "__setitem__", wrappers.method(base.__setitem__, "__setitem__", hub.heard_item))
 
 
 def _functions() -> Iterator[Patch]:
@@ -74,21 +74,6 @@ def _functions() -> Iterator[Patch]:
             if not isinstance(space, ModuleType) and not hasattr(space, "__dict__"):
                 continue  # an instance of a builtin class takes no attribute; its module has the name too
             yield Patch(space, name, made[id(value)])
-    _teach_jit(made)
-
-
-def _specials() -> Iterator[Patch]:
-    made: dict[int, Callable[..., Any]] = {}
-    for patch in (
-        *special.patches(),
-        *starmap(Patch, single_views.patches()),
-        *starmap(Patch, scripted.patches()),
-    ):
-        original = getattr(patch.value, "__gradmend_original__", None)
-        if original is not None:
-            made[id(original)] = patch.value
-        yield patch
-    _teach_jit(made)
 
 
 def _op_of(value: Any, name: str, ops: dict[str, Writes]) -> str | None:
@@ -98,18 +83,19 @@ def _op_of(value: Any, name: str, ops: dict[str, Writes]) -> str | None:
     return None
 
 
-def _teach_jit(made: dict[int, Callable[..., Any]]) -> None:
+def _teach_jit(found: Iterable[Patch]) -> None:
     """torch.jit knows builtins by identity: scripted code that names a tapped one must still compile."""
     from torch.jit._builtins import _get_builtin_table
 
     table = _get_builtin_table()
-    for key, tap in made.items():
+    for patch in found:
+        key = id(getattr(patch.value, "__gradmend_original__", None))
         if key in table:
-            table[id(tap)] = table[key]
+            table[id(patch.value)] = table[key]
 
 
 # By id, as hashing an overload runs Python; each is held, so that its id stays its own.
-_known_overloads: wrappers.Known = {}
+_known_overloads: dict[int, tuple[Any, tuple[str, Writes] | None]] = {}
 
 
 def _overload_table(op: Any) -> tuple[str, Writes] | None:
@@ -130,11 +116,12 @@ def _overload_calls() -> Iterator[Patch]:
     from torch._ops import OpOverload, OpOverloadPacket
 
     for kind in (OpOverload, OpOverloadPacket):
-        yield Patch(
-            kind, "__call__", wrappers.overload_call(kind.__call__, _overload_table, _known_overloads)
-        )
+        yield Patch(kind, "__call__", wrappers.overload_call(kind.__call__, _overload_table))
 
 
 @cache
 def patches() -> tuple[Patch, ...]:
-    return (*_methods(), *_functions(), *_overload_calls(), *_specials())
+    others = (special.patches(), single_views.patches(), scripted.patches())
+    found = (*_methods(), *_functions(), *_overload_calls(), *starmap(Patch, chain(*others)))
+    _teach_jit(found)
+    return found

@@ -11,6 +11,7 @@ cdef class Pending:
     cdef list token
     cdef object edits
 
+cpdef bint only_recorded(t) except -1
 cpdef Pending before(op, targets, args=*, kwargs=*, how=*)
 cpdef Pending _before(op, targets, args, kwargs, how)
 @cython.locals(given=list, written=list)
@@ -21,9 +22,5 @@ cpdef told(op, targets, how)
 cpdef carry(Pending pending, original, tuple args, kwargs=*)
 cpdef heard(call, op, how, tuple args, kwargs=*)
 cpdef heard_item(call, op, how, tuple args, kwargs=*)
-cpdef _edited(t, key, bint basic)
-cpdef tuple begin_item(t, key)
 @cython.locals(region=Layout)
-cpdef tuple _begin_item(t, key)
-cpdef end_item(tuple begun)
-cpdef _end_item(tuple begun)
+cpdef Pending _before_item(t, key)

@@ -94,20 +94,18 @@ def before(
     kwargs: Mapping[str, Any] | None = None,
     how: str = "data",
 ) -> Pending | None:
-    if overridden(targets):
-        with unheard():
-            return _out_of_sight(_before, op, targets, args, kwargs, how)
-    if _modes():
+    if overridden(targets) or _modes():
         return _out_of_sight(_before, op, targets, args, kwargs, how)
     return _before(op, targets, args, kwargs, how)
 
 
 def _out_of_sight(work: Callable[..., Any], *args: Any) -> Any:
     """Work of ours while a mode or a subclass of the program's may look."""
-    if seen():
-        with unseen():
-            return work(*args)
-    return work(*args)
+    with unheard():
+        if seen():
+            with unseen():
+                return work(*args)
+        return work(*args)
 
 
 def _before(
@@ -161,10 +159,7 @@ def _tracked(given: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> 
 
 
 def after(pending: Pending) -> None:
-    if overridden(pending.targets):
-        with unheard():
-            return _out_of_sight(_after, pending)
-    if _modes():
+    if overridden(pending.targets) or _modes():
         return _out_of_sight(_after, pending)
     return _after(pending)
 
@@ -211,7 +206,7 @@ def heard(
 ) -> Any:
     """A method that writes its first argument, while somebody listens."""
     t = args[0]
-    if len(awake) == 1 and "listeners" in awake and type(t) in PLAIN and not overridden((t,)):
+    if only_recorded(t):
         out = call(*args, **kwargs) if kwargs else call(*args)
         told(op, (t,), how)
         return out
@@ -229,59 +224,33 @@ def heard_item(
     """`t[key] = value`, while somebody listens."""
     if len(args) != 3 or kwargs:
         return call(*args, **(kwargs or {}))  # PyTorch will say what is wrong with it
-    begun = begin_item(args[0], args[1])
-    try:
-        return call(*args)
-    except RuntimeError as error:
-        if not refused.renewed(error, args):
-            raise
-        return call(*args)
-    finally:
-        end_item(begun)
+    t, key = args[:2]
+    over = overridden((t,))
+    if over and type(t) not in PLAIN:
+        pending = before(op, (t,))  # a subclass may index as it likes: all of it may be written
+    elif over or _modes():
+        pending = _out_of_sight(_before_item, t, key)
+    else:
+        pending = _before_item(t, key)
+    return carry(pending, call, args)
 
 
-# The tensor, the key, whether it makes a view; what the ledger and live_edits gave.
-_Item = tuple[torch.Tensor, Any, bool, Token | None, list[Watched] | None]
-
-
-def begin_item(t: torch.Tensor, key: Any) -> _Item:
+def _before_item(t: torch.Tensor, key: Any) -> Pending:
     """A slice is a region, a mask or an index a set of elements."""
-    return _out_of_sight(_begin_item, t, key) if _modes() else _begin_item(t, key)
-
-
-def _begin_item(t: torch.Tensor, key: Any) -> _Item:
     token: Token | None = None
+    edited = None
     saves = "saves" in awake
     region = layout_at(t, key) if saves else None
     basic = region is not None or _is_basic(key)
+    edits = _edits.on and not unconcerned(t)
+    needed = edits or "listeners" in awake or (saves and region is None)
+    part = _part(t, key) if basic and needed else t
     if saves:
-        target = _part(t, key) if basic and region is None else t
-        some = None if basic else elements.of_key(key)
-        token = _ledger.before("__setitem__", (target,), some, "data", False, region)
-    return t, key, basic, token, _edited(t, key, basic) if _edits.on else None
-
-
-def end_item(begun: _Item) -> None:
-    if _modes():
-        _out_of_sight(_end_item, begun)
-    else:
-        _end_item(begun)
-
-
-def _end_item(begun: _Item) -> None:
-    t, key, basic, token, edited = begun
-    if edited is not None:
-        live_edits.after(edited)
-    if token is not None:
-        _ledger.after(token)
-    if "listeners" in awake:
-        told("__setitem__", (_part(t, key) if basic else t,), "data")
-
-
-def _edited(t: torch.Tensor, key: Any, basic: bool) -> list[Watched] | None:
-    if unconcerned(t):
-        return None
-    return live_edits.before("__setitem__", (t,), region=_part(t, key) if basic else None)
+        some = None if basic else elements.elements_of("__setitem__", (key,), _NONE)
+        token = _ledger.before("__setitem__", (part if region is None else t,), some, "data", False, region)
+    if edits:
+        edited = live_edits.before("__setitem__", (t,), region=part if basic else None)
+    return Pending("__setitem__", (part,), token, "data", edited)
 
 
 def _part(t: torch.Tensor, key: Any) -> torch.Tensor:

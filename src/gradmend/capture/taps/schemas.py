@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,7 +13,24 @@ class Writes(NamedTuple):
     """Arguments that an op changes: by position and by keyword. `out` arguments are apart."""
 
     args: tuple[tuple[int, str], ...]
-    outs: tuple[str, ...]
+    outs: tuple[str, ...] = ()
+
+    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors that one call changes."""
+        found: list[torch.Tensor] = []
+        for position, name in self.args:
+            gather(args[position] if len(args) > position else kwargs.get(name), found)
+        for name in self.outs:
+            gather(kwargs.get(name), found)
+        return found
+
+
+def gather(value: Any, into: list[torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        into.append(value)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            gather(one, into)
 
 
 # Schemas that understate what they write: these change their running statistics when training.

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from gradmend.capture.taps import hub
-from gradmend.capture.taps.wrappers import Func, dress, gather
+from gradmend.capture.taps.schemas import gather
+from gradmend.capture.taps.wrappers import Func, dress
 
 _KINDS: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 _known: dict[int, tuple[Any, bool]] = {}  # by the function, which is held: whether it writes in place

@@ -4,72 +4,63 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch._C import TensorBase as Base
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from gradmend.capture.edits import live_edits
 from gradmend.capture.ledger import escapes
 from gradmend.capture.sites import _TORCH, raw_here
 from gradmend.capture.taps import hub, refused, wrappers
-from gradmend.capture.taps.wrappers import Func, dress, gather, overridden, public
+from gradmend.capture.taps.schemas import Writes
+from gradmend.capture.taps.wrappers import Func, dress, overridden, public
 from gradmend.capture.unseen import hidden
 from gradmend.folder import OURS
 
 OWN_METHODS = frozenset({"set_", "detach_"})
 
 
-_BORN = ((torch, "from_numpy frombuffer as_tensor asarray from_dlpack"), (torch.utils.dlpack, "from_dlpack"))
-_ESCAPES = ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack"), (torch._C, "_to_dlpack"))
-_ESCAPING_METHODS = "numpy untyped_storage data_ptr storage __dlpack__"
-_STORAGE_WRITES = "copy_ fill_ resize_ __setitem__ byteswap"
-
-
 def wanted() -> Iterator[tuple[Any, str]]:
     """Every name that is looked for here. Those of to_dlpack come and go."""
-    for name in ("data", "real", "imag", "detach", "set_", *_ESCAPING_METHODS.split()):
-        yield torch.Tensor, name
-    for owner, names in (*_BORN, (torch.UntypedStorage, _STORAGE_WRITES)):
-        yield from ((owner, name) for name in names.split())
+    for owner, names, _ in _taps():
+        yield from ((owner, name) for name in names.split() if "to_dlpack" not in name)
     if torch.distributed.is_available():
         yield from ((torch.distributed, name) for name in _COLLECTIVES if not name.startswith("_"))
 
 
-def patches() -> Iterator[Any]:
-    from gradmend.capture.taps.homes import Patch
-
-    top = torch.Tensor
-    yield Patch(top, "data", _data_property())
-    yield Patch(top, "real", _part_property("real"))
-    yield Patch(top, "imag", _part_property("imag"))
-    yield Patch(top, "detach", _detaching(Base.detach))
-    yield Patch(torch, "detach", _detaching(torch.detach))
-    yield Patch(top, "set_", _swapping(top.set_, "set_"))
-    yield Patch(top, "_make_subclass", staticmethod(_made_subclass(top._make_subclass)))
-    yield Patch(top, "detach_", _detaching_itself(wrappers.method(top.detach_, "detach_"), top.detach_))
-    for name in _ESCAPING_METHODS.split():
-        if hasattr(top, name):
-            yield Patch(top, name, _escaping(getattr(top, name), name))
-    for owner, name in _ESCAPES:
-        if name in vars(owner):
-            yield Patch(owner, name, _escaping(getattr(owner, name), name))
-    for owner, names in _BORN:
+def patches() -> Iterator[tuple[Any, str, Any]]:
+    for owner, names, make in (*_taps(), *_collectives()):
         for name in names.split():
             if hasattr(owner, name):
-                yield Patch(owner, name, _born(getattr(owner, name), name))
-    for name in _STORAGE_WRITES.split():
-        if hasattr(torch.UntypedStorage, name):
-            yield Patch(torch.UntypedStorage, name, _storage_write(getattr(torch.UntypedStorage, name), name))
-    from torch.autograd.grad_mode import _unsafe_preserve_version_counter as preserve
-
-    yield Patch(preserve, "__exit__", _rewinding(preserve.__exit__))
-    yield from _collectives(Patch)
+                yield owner, name, make(getattr(owner, name), name)
 
 
-def _data_property() -> property:
-    slot: Any = Base.__dict__["data"]
+def _taps() -> tuple[tuple[Any, str, Callable[[Any, str], Any]], ...]:
+    """Whose names they are, and what makes a tap of what is found there."""
+    top, packs = torch.Tensor, torch.utils.dlpack
+    return (
+        (top, "data", _data_property),
+        (top, "real imag", _part_property),
+        (top, "detach", _detaching),
+        (torch, "detach", _detaching),
+        (top, "set_", _swapping),
+        (top, "_make_subclass", _made_subclass),
+        (top, "detach_", _detaching_itself),
+        (top, "numpy untyped_storage data_ptr storage __dlpack__", _escaping),
+        (packs, "to_dlpack", _escaping),
+        (torch, "to_dlpack", _escaping),
+        (torch._C, "_to_dlpack", _escaping),
+        (torch, "from_numpy frombuffer as_tensor asarray from_dlpack", _born),
+        (packs, "from_dlpack", _born),
+        (torch.UntypedStorage, "copy_ fill_ resize_ __setitem__ byteswap", _storage_write),
+        (_unsafe_preserve_version_counter, "__exit__", _rewinding),
+    )
 
+
+def _data_property(slot: Any, name: str) -> property:
     def get(self: torch.Tensor) -> torch.Tensor:
         if self.requires_grad and not hub.compiling():
             live_edits.alias(self)
@@ -90,9 +81,7 @@ def _data_property() -> property:
     return property(get, set_, slot.__delete__)
 
 
-def _part_property(part: str) -> property:
-    slot = getattr(Base, part)
-
+def _part_property(slot: Any, part: str) -> property:
     def get(self: torch.Tensor) -> torch.Tensor:
         return slot.__get__(self)
 
@@ -101,38 +90,30 @@ def _part_property(part: str) -> property:
             return slot.__set__(self, new)
         with torch.no_grad():
             target = slot.__get__(Base.detach(self))
-        pending = hub.before(f".{part} =", (target,))
-        try:
-            slot.__set__(self, new)
-        finally:
-            if pending is not None:
-                hub.after(pending)
+        return hub.carry(hub.before(f".{part} =", (target,)), slot.__set__, (self, new))
 
-    return property(
-        get, set_
-    )  # `del x.real` ends the process in plain torch 2.13: here it is an AttributeError
+    # `del x.real` ends the process in plain torch 2.13: here it is an AttributeError.
+    return property(get, set_)
 
 
-def _detaching(original: Func) -> Func:
+def _detaching(original: Func, name: str) -> Func:
     """`t.detach()` shares memory with `t`: a write to it is an edit of `t` that autograd does not see."""
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         if hub.compiling():
             return original(self, *args, **kwargs)
-        if overridden(self):
-            with torch._C.DisableTorchFunction():
-                if isinstance(self, torch.Tensor) and self.requires_grad:
-                    live_edits.alias(self)
-            return public(original, self)(self, *args, **kwargs)
-        if isinstance(self, torch.Tensor) and self.requires_grad:
-            live_edits.alias(self)
-        return original(self, *args, **kwargs)
+        over = overridden(self)
+        with hub.unheard() if over else nullcontext():
+            if isinstance(self, torch.Tensor) and self.requires_grad:
+                live_edits.alias(self)
+        return (public(original, self) if over else original)(self, *args, **kwargs)
 
     return dress(tap, original)
 
 
-def _detaching_itself(tap: Func, original: Func) -> Func:
+def _detaching_itself(original: Func, name: str) -> Func:
     """`t.detach_()`; of a view PyTorch refuses it."""
+    tap = wrappers.method(original, name)
 
     def detach_(self: Any) -> Any:
         try:
@@ -152,12 +133,7 @@ def _swapping(original: Func, op: str) -> Func:
         if hub.compiling() or not hub.awake:
             return original(self, *args, **kwargs)
         done = hub.LEDGER.swapped(self, op)
-        pending = hub.before(op, (self,), how="metadata")
-        try:
-            out = original(self, *args, **kwargs)
-        finally:
-            if pending is not None:
-                hub.after(pending)
+        out = hub.carry(hub.before(op, (self,), how="metadata"), original, (self, *args), kwargs)
         done()
         if args and isinstance(args[0], torch.Tensor):
             live_edits.alias_by_leaf(args[0])
@@ -166,7 +142,7 @@ def _swapping(original: Func, op: str) -> Func:
     return dress(tap, original)
 
 
-def _made_subclass(original: Func) -> Func:
+def _made_subclass(original: Func, name: str) -> Any:
     """`nn.Parameter(y)` is a leaf over the memory of `y`."""
 
     def tap(cls: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -174,10 +150,10 @@ def _made_subclass(original: Func) -> Func:
             live_edits.alias_by_leaf(data)
         return original(cls, data, *args, **kwargs)
 
-    return dress(tap, original)
+    return staticmethod(dress(tap, original))
 
 
-def _rewinding(original: Func) -> Func:
+def _rewinding(original: Func, name: str) -> Func:
     """DDP's buffer sync puts version counters back: the steps that its writes were credited with are gone."""
 
     def tap(self: Any, *args: Any) -> None:
@@ -246,47 +222,44 @@ def _storage_write(original: Func, name: str) -> Func:
     return dress(tap, original)
 
 
-# Collectives: which arguments they fill, by position and by name.
-_COLLECTIVES: dict[str, tuple[tuple[int, str], ...]] = {
-    "all_reduce": ((0, "tensor"),),
-    "all_reduce_coalesced": ((0, "tensors"),),
-    "broadcast": ((0, "tensor"),),
-    "reduce": ((0, "tensor"),),
-    "all_gather": ((0, "tensor_list"),),
-    "all_gather_into_tensor": ((0, "output_tensor"),),
-    "all_gather_coalesced": ((0, "output_tensor_lists"),),
-    "gather": ((1, "gather_list"),),
-    "scatter": ((0, "tensor"),),
-    "reduce_scatter": ((0, "output"),),
-    "reduce_scatter_tensor": ((0, "output"),),
-    "all_to_all": ((0, "output_tensor_list"),),
-    "all_to_all_single": ((0, "output"),),
-    "recv": ((0, "tensor"),),
-    "irecv": ((0, "tensor"),),
-    "_broadcast_coalesced": ((1, "tensors"),),
+# Collectives: which argument they fill, by position and by name.
+_COLLECTIVES = {
+    "all_reduce": (0, "tensor"),
+    "all_reduce_coalesced": (0, "tensors"),
+    "broadcast": (0, "tensor"),
+    "reduce": (0, "tensor"),
+    "all_gather": (0, "tensor_list"),
+    "all_gather_into_tensor": (0, "output_tensor"),
+    "all_gather_coalesced": (0, "output_tensor_lists"),
+    "gather": (1, "gather_list"),
+    "scatter": (0, "tensor"),
+    "reduce_scatter": (0, "output"),
+    "reduce_scatter_tensor": (0, "output"),
+    "all_to_all": (0, "output_tensor_list"),
+    "all_to_all_single": (0, "output"),
+    "recv": (0, "tensor"),
+    "irecv": (0, "tensor"),
+    "_broadcast_coalesced": (1, "tensors"),
 }
 
 
-def _collectives(patch: Callable[..., Any]) -> Iterator[Any]:
+def _collectives() -> Iterator[tuple[Any, str, Callable[[Any, str], Any]]]:
     import torch.distributed as dist
 
-    if not dist.is_available():
-        return
-    import torch.distributed.distributed_c10d as c10d
+    if dist.is_available():
+        import torch.distributed.distributed_c10d as c10d
 
-    for name, fills in _COLLECTIVES.items():
-        for owner in (dist, c10d):
-            if name in vars(owner):
-                yield patch(owner, name, _collective(getattr(owner, name), name, fills))
+        names = " ".join(_COLLECTIVES)
+        yield from ((owner, names, _collective) for owner in (dist, c10d))
 
 
-def _collective(original: Func, name: str, fills: tuple[tuple[int, str], ...]) -> Func:
+def _collective(original: Func, name: str) -> Func:
+    fills = Writes((_COLLECTIVES[name],))
+
     def tap(*args: Any, **kwargs: Any) -> Any:
         if hub.compiling() or not hub.awake:
             return original(*args, **kwargs)
-        targets: list[torch.Tensor] = []
-        for position, key in fills:
-            gather(args[position] if len(args) > position else kwargs.get(key), targets)
-        return hub.carry(hub.before(f"dist.{name}", targets), original, args, kwargs)
+        pending = hub.before(f"dist.{name}", fills.given(args, kwargs))
+        return hub.carry(pending, original, args, kwargs)
 
     return dress(tap, original)

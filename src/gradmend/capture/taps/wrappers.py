@@ -11,7 +11,6 @@ import torch
 
 from gradmend.capture import edge
 from gradmend.capture.edits import live_edits
-from gradmend.capture.memory.layouts import PLAIN
 from gradmend.capture.taps import caches, hub, refused
 from gradmend.capture.taps.schemas import METADATA, Writes
 
@@ -21,6 +20,7 @@ _tracing = torch.compiler.is_dynamo_compiling  # a fraction of what is_compiling
 _Tensor = torch.Tensor
 
 _only_recorded = hub.only_recorded
+_Tap, _Function = edge.chosen("Tap", None), edge.chosen("Function", None)
 overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
 _one_overridden = torch._C._has_torch_function_variadic
@@ -42,8 +42,8 @@ def dress(tap: Func, original: Func) -> Func:
     return tap
 
 
-def method(original: Func, op: str) -> Func:
-    """`t.add_(...)`, `t += ...`: the first argument is written."""
+def method(original: Func, op: str, heard: Func = hub.heard) -> Func:
+    """`t.add_(...)`, `t += ...`, `t[key] = value`: the first argument is written."""
     how = "metadata" if op in METADATA else "data"
 
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -52,52 +52,20 @@ def method(original: Func, op: str) -> Func:
         call = public(original, self) if overridden(self) else original
         if not _awake or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
-        return hub.heard(call, op, how, (self, *args), kwargs)
+        return heard(call, op, how, (self, *args), kwargs)
 
-    return _quick(original, dress(tap, original), hub.heard, op, how)
-
-
-def _tap(original: Func, slow: Func, *rest: Any) -> Func:
-    return slow
-
-
-_Tap = edge.chosen("Tap", _tap)
-
-
-def _quick(original: Func, slow: Func, heard: Func, op: str, how: str) -> Func:
-    """The compiled tap, where there is one: it passes a call on while nobody listens, and asks `heard` or `slow` else."""
+    slow = dress(tap, original)
+    if _Tap is None:
+        return slow
+    # The compiled tap passes a call on while nobody listens, and asks `heard` or `slow` else.
     quick: Func = _Tap(original, slow, heard, op, how, _awake, overridden)
-    if quick is not slow:
-        caches.opaque.append(quick)
-        dress(quick, original)
-        quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
+    caches.opaque.append(quick)
+    dress(quick, original)
+    quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
     return quick
 
 
-def setitem(original: Func) -> Func:
-    """`t[key] = value`."""
-
-    def tap(self: Any, key: Any, value: Any) -> None:
-        if _tracing():
-            return original(self, key, value)
-        over = overridden(self)
-        call = public(original, self) if over else original
-        if not _awake or _compiling():
-            return call(self, key, value)
-        if not over:
-            return hub.heard_item(call, "__setitem__", "data", (self, key, value))
-        if type(self) not in PLAIN:  # a subclass may index as it likes: all of it may be written
-            _carry(_before("__setitem__", (self,)), call, (self, key, value))
-            return None
-        with hub.unheard():
-            begun = hub.begin_item(self, key)
-        try:
-            return call(self, key, value)
-        finally:
-            with hub.unheard():
-                hub.end_item(begun)
-
-    return _quick(original, dress(tap, original), hub.heard_item, "__setitem__", "data")
+_OUT = Writes((), ("out",))
 
 
 def out_function(original: Func, op: str) -> Func:
@@ -108,9 +76,7 @@ def out_function(original: Func, op: str) -> Func:
             if _any_overridden(args) and not _compiling():
                 return public(original, *args)(*args, **kwargs)
             return original(*args, **kwargs)
-        targets: list[torch.Tensor] = []
-        gather(kwargs["out"], targets)
-        return _into(_before(f"{op}(out=)", targets), original, args, kwargs)
+        return _into(_before(f"{op}(out=)", _OUT.given(args, kwargs)), original, args, kwargs)
 
     return _quick_function(dress(tap, original), original, False)
 
@@ -129,14 +95,13 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     """`torch.relu_(t)`, `torch._foreach_add_(ts, ...)`; some take `out=` too."""
     if not writes.args:
         return out_function(original, op)
-    # The schemas' `self` is `input` to who calls a function.
-    positions = [(at, "input" if name == "self" else name) for at, name in writes.args]
+    # The schemas' `self` is `input` to who calls a function, and all that they call otherwise is `out`.
+    writes = Writes(tuple((at, "input" if name == "self" else name) for at, name in writes.args), ("out",))
     how = "metadata" if op in METADATA else "data"
     uncounted = op in ("batch_norm", "native_batch_norm", "_batch_norm_impl_index")
     trained_only = uncounted or op == "instance_norm"
-    first = (
-        len(positions) == 1 and positions[0][0] == 0 and not trained_only
-    )  # `relu_`: all it writes is its first
+    # `relu_`: all it writes is its first.
+    first = len(writes.args) == 1 and writes.args[0][0] == 0 and not trained_only
 
     def tap(*args: Any, **kwargs: Any) -> Any:
         if _tracing() or not _awake:
@@ -146,10 +111,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         # No counter steps in these, so no error comes of them that a recorder could explain.
         if (uncounted and not live_edits.state.on and "saves" not in _awake) or _compiling():
             return original(*args, **kwargs)
-        targets: list[torch.Tensor] = []
-        gather(kwargs.get("out"), targets)
-        for position, name in positions:
-            gather(args[position] if len(args) > position else kwargs.get(name), targets)
+        targets = writes.given(args, kwargs)
         if not targets or (trained_only and not _trains(op, args, kwargs)):
             return original(*args, **kwargs)
         carry = _into if kwargs.get("out") is not None else _carry
@@ -158,20 +120,12 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     return _quick_function(dress(tap, original), original, True)
 
 
-def _function(original: Func, slow: Func, *rest: Any) -> Func:
-    return slow
-
-
-_Function = edge.chosen("Function", _function)
-
-
 def _quick_function(slow: Func, original: Func, writes: bool) -> Func:
     """The compiled tap, where there is one, which asks `slow` while somebody listens."""
-    if type(original) is not BuiltinFunctionType:
+    if _Function is None or type(original) is not BuiltinFunctionType:
         return slow
     tap: Func = _Function(original, slow, _awake, _one_overridden, writes)
-    if tap is not slow:
-        caches.stands_for(tap, original)
+    caches.stands_for(tap, original)
     return tap
 
 
@@ -180,25 +134,8 @@ def _trains(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(args[5] if len(args) > 5 else kwargs.get(name, True))
 
 
-def gather(value: Any, into: list[torch.Tensor]) -> None:
-    if isinstance(value, _Tensor):
-        into.append(value)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            gather(one, into)
-
-
-Known = dict[int, tuple[Any, tuple[str, Any] | None]]
-
-
-_Overloads = edge.chosen("Overloads", _function)
-
-
-def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None], known: Known) -> Func:
-    """`torch.ops.aten.add_(...)`: the class's own call, for those ops whose schema writes.
-
-    `known` is where the table remembers what it was asked for.
-    """
+def overload_call(original: Func, table: Callable[[Any], tuple[str, Writes] | None]) -> Func:
+    """`torch.ops.aten.add_(...)`: the class's own call, for those ops whose schema writes."""
 
     @functools.wraps(original)
     def tap(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -208,12 +145,8 @@ def overload_call(original: Func, table: Callable[[Any], tuple[str, Any] | None]
         if found is None:
             return original(self, *args, **kwargs)
         op, writes = found
-        targets: list[torch.Tensor] = []
-        for position, name in writes.args:
-            gather(args[position] if len(args) > position else kwargs.get(name), targets)
-        for name in writes.outs:
-            gather(kwargs.get(name), targets)
         how = "metadata" if op in METADATA else "data"
-        return _carry(_before(op, targets, args[1:], kwargs, how), original, (self, *args), kwargs)
+        pending = _before(op, writes.given(args, kwargs), args[1:], kwargs, how)
+        return _carry(pending, original, (self, *args), kwargs)
 
-    return _Overloads(original, tap, _awake, known)
+    return tap
