@@ -27,7 +27,7 @@ Warm calls only are compared: what a first call costs, or one right after anothe
 not in these numbers.
 
 The tiny rows say what a call costs when there is nothing to do: each of ours passes through Python (a method, its checks, and one
-or more calls of torch: 2 to 12 microseconds), where torch's own sparse tensors stay in C++. There we are behind, but for sums.
+or more calls of torch), where torch's own sparse tensors stay in C++. There we are behind, but for sums and sparse @ sparse.
 
 ![Time of each peer, Gradmend = 1](images/sparse-benchmarks.svg)
 

@@ -435,30 +435,31 @@ def _linear(small: bool, density: float) -> Peers:
     n = 256 if small else 4096
     torch.manual_seed(0)
     x = torch.randn(128, n, requires_grad=True)
+    grad = torch.randn(128, n)  # no .sum(): its gradient is one row, expanded, which our kernels read once
     layer = snn.SparseLinear(n, n, density)
 
     def ours() -> Step:
-        return lambda: layer(x).sum().backward()
+        return lambda: layer(x).backward(grad)
 
     def dense() -> Step:
         one = nn.Linear(n, n)
-        return lambda: one(x).sum().backward()
+        return lambda: one(x).backward(grad)
 
     def leaf() -> Step:
         W = layer.weight().to_sparse_csr().detach().requires_grad_()
-        return lambda: torch.sparse.mm(W, x.t()).sum().backward()
+        return lambda: torch.sparse.mm(W, x.t()).backward(grad.t())
 
     def prop() -> Step:
         from sparseprop.modules import SparseLinear
 
         one = SparseLinear(layer.weight().to_dense().detach())
-        return lambda: one(x).sum().backward()
+        return lambda: one(x).backward(grad)
 
     def lab() -> Step:
         from sparselab import SparseLinear
 
         one = SparseLinear(n, n, bias=False, sparsity=1 - density)
-        return lambda: one(x).sum().backward()
+        return lambda: one(x).backward(grad)
 
     return {OURS: ours, DENSE: dense, "torch CSR leaf": leaf, SPARSEPROP: prop, SPARSELAB: lab}
 

@@ -153,6 +153,7 @@ def method(name: str, m: Maker) -> str:
             assert isinstance(error, GradmendError), f"{shown(name, S, args)}: {error!r}"
             return "refused"
         if refused is not None:  # torch's own takes no right side that is a vector
+            assert args[0].dim() == 1, f"{shown(name, S, args)}: dense refuses, {refused!r}"
             want = torch.linalg.solve_triangular(dense(S), args[0][:, None], upper=upper)[:, 0]
         if not bool((dense(S).diagonal() == 0).any()):
             check(got, want)

@@ -135,7 +135,7 @@ def _cg(S: SparseTensor, b: Tensor) -> Tensor:
         A.dim() != 2
         or A.shape[0] != A.shape[1]
         or b.dim() == 0
-        or b.shape[0] != A.shape[0]
+        or b.shape[0 if b.dim() == 1 else -2] != A.shape[0]
         or b.dtype != A.dtype
     ):
         raise ValueError("shapes")
@@ -147,7 +147,7 @@ def _cg(S: SparseTensor, b: Tensor) -> Tensor:
     # Others are refused, or solved all the same: conjugate gradients end where the residual does, as for [[-3]].
     if not definite and not float(torch.linalg.cond(A)) < 1e3:
         raise Long("not positive definite, and hard to solve")
-    return torch.linalg.solve(A, b.flatten(1) if b.dim() > 1 else b).reshape(b.shape)
+    return torch.linalg.solve(A, b)
 
 
 def _product(crow: Tensor, col: Tensor, values: Tensor, X: Tensor) -> Tensor:

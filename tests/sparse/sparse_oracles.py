@@ -149,7 +149,7 @@ def _solve(S: SparseTensor, b: Tensor) -> Any:
     full = dense(S)
     if torch.linalg.matrix_rank(full) < full.shape[0]:
         raise RuntimeError("singular")
-    return torch.linalg.solve(full, b if b.dim() == 1 else b.flatten(1)).reshape(b.shape)
+    return torch.linalg.solve(full, b)
 
 
 def _topk(S: SparseTensor, *args: Any) -> Any:
@@ -177,6 +177,8 @@ def _compressed(S: SparseTensor, dense_dim: int | None = None) -> Any:
 def _blocks(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Any:
     if any(n <= 0 for n in blocksize) or len(blocksize) != 2:
         raise ValueError(blocksize)
+    if any(n % b for n, b in zip(S.pattern.size, blocksize, strict=False)):
+        raise ValueError("blocks that don't fill the matrix")
     return _compressed(S, dense_dim)
 
 

@@ -256,3 +256,26 @@ def test_uses_of_one_tensor_share_their_node(layout: str) -> None:
         assert found is not None and known.know(A).entries(A) is found
         del first, second, found
         assert known.know(A).entries(A) is None
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize("at", [0, 3000, -1])
+def test_one_number_among_thousands_of_indices_is_seen(layout: str, at: int) -> None:
+    """Long indices are compared by another road than short ones."""
+    n = 5000
+    columns = np.arange(n)
+    values = torch.ones(n, requires_grad=True)
+    with patch():
+        if layout == "csr":
+            memory = columns
+            A = torch.sparse_csr_tensor(torch.arange(n + 1), torch.from_numpy(columns), values, (n, n))
+        else:
+            memory = np.stack([columns, columns])
+            A = torch.sparse_coo_tensor(torch.from_numpy(memory), values, (n, n))
+        X = torch.randn(n, 2)
+        torch.testing.assert_close(A @ X, X)
+        memory[..., at] = 7
+        with pytest.raises(SparseError, match="indices of a sparse tensor were changed"):
+            A @ X
+        memory[..., at] = range(n)[at]
+        torch.testing.assert_close(A @ X, X)

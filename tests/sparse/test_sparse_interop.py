@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from gradmend.sparse import Pattern, PatternError, SparseError, SparseTensor
+from gradmend.sparse import Pattern, PatternError, SparseError, SparseTensor, cg
 
 INDEX = torch.tensor([[0, 3, 1, 1, 0, 5], [1, 2, 0, 0, 1, 3]])
 
@@ -245,3 +245,48 @@ def test_pictures() -> None:
     assert "·" in big.spy() and "complex64" in repr(big)
     empty = SparseTensor(Pattern(torch.zeros(2, 0, dtype=torch.int64), (3, 3)), torch.zeros(0))
     assert "0 entries" in repr(empty)
+
+
+def _triangle() -> SparseTensor:
+    dense = torch.tensor([[2.0, 0.0, 0.0], [1.0, 4.0, 0.0], [0.0, 3.0, 5.0]], dtype=torch.float64)
+    return SparseTensor.from_dense(dense)
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2,), (3, 3), (2, 0)])
+def test_right_sides_of_many_dimensions_are_batches(lead: tuple[int, ...]) -> None:
+    """(3, 3, k) fits a 3 x 3 matrix both ways: torch.linalg's is meant."""
+    S = _triangle()
+    B = torch.randn(*lead, 3, 2, dtype=torch.float64)
+    full = S.to_dense()
+    want = torch.linalg.solve(full, B)
+    torch.testing.assert_close(torch.linalg.solve(S, B), want)
+    torch.testing.assert_close(torch.sparse.spsolve(S, B), want)
+    torch.testing.assert_close(torch.linalg.solve_triangular(S, B, upper=False), want)
+    right = torch.randn(*lead, 2, 3, dtype=torch.float64)
+    torch.testing.assert_close(
+        torch.linalg.solve_triangular(S, right, upper=False, left=False),
+        torch.linalg.solve_triangular(full, right, upper=False, left=False),
+    )
+    A = S @ S.t()
+    torch.testing.assert_close(cg(A, B), torch.linalg.solve(A.to_dense(), B))
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1, 0), (3, 2, 2), (2, 2)])
+def test_right_sides_with_other_rows_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(SparseError, match="rows and the matrix 3"):
+        torch.linalg.solve_triangular(_triangle(), torch.ones(shape, dtype=torch.float64), upper=False)
+
+
+def test_batched_solves_have_gradients() -> None:
+    S, B = _triangle(), torch.randn(3, 3, 2, dtype=torch.float64, requires_grad=True)
+    v = S.values().clone().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda v, B: torch.linalg.solve_triangular(S.like(v), B, upper=False), (v, B)
+    )
+
+
+@pytest.mark.parametrize("name", ["to_sparse_bsr", "to_sparse_bsc"])
+def test_blocks_that_do_not_fill_the_matrix(name: str) -> None:
+    with pytest.raises(SparseError, match="don't fill"):
+        getattr(SparseTensor.from_dense(torch.ones(3, 4)), name)((3, 3))
+    assert getattr(SparseTensor.from_dense(torch.ones(3, 4)), name)((3, 2)).shape == (3, 4)

@@ -130,3 +130,22 @@ def test_a_small_product_in_a_forked_child_does_not_hang() -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", FORKED], env=env, timeout=120, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_helper_that_never_got_a_core_is_not_waited_for() -> None:
+    """On a busy machine it may be long until it runs, and all shares are done by then."""
+    several, free = product(), threading.Event()
+    held = [team._helpers(1).submit(free.wait, 60) for _ in range(team._pool_size)]
+    try:
+        done: list[Tensor] = []
+        worker = threading.Thread(target=lambda: done.append(product()))
+        worker.start()
+        worker.join(20)
+        assert done and not any(h.done() for h in held)
+        assert torch.equal(done[0], several)
+    finally:
+        free.set()
+    for h in held:
+        assert h.result()
+    assert torch.equal(product(), several)

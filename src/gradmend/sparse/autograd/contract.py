@@ -152,7 +152,16 @@ def contract(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
 def bare(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
     """The same, nobody watching: compiled where it can be. Roles from C (2) on are A (0), then B (1)."""
     if plan.product is None or not gustavson.takes(x, y):
-        return contract(x, y, plan, out)
+        if (
+            plan.kept is None
+            or x.dtype is not y.dtype
+            or wide(x.dtype) is not x.dtype
+            or not in_place_is_fine()
+        ):
+            return contract(x, y, plan, out)
+        x_at, y_at = plan.kept[(out + 1) % 3], plan.kept[(out + 2) % 3]
+        terms = x.index_select(0, x_at).mul_(y.index_select(0, y_at))
+        return terms.new_zeros(plan.lengths()[out]).index_add_(0, plan.kept[out], terms)
     kernel = (gustavson.left, gustavson.right, gustavson.multiply)[out]
     return kernel(plan.product, x, y)
 

@@ -9,11 +9,29 @@ from torch import Tensor
 
 from gradmend.sparse.autograd.primitive import forward_mode
 
+_SMALL = 1 << 12
+
 
 def in_place_is_fine() -> bool:
     """Nobody traces or transforms: writing into a tensor of our own saves a copy of it."""
     return not (
         torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_mode()
+    )
+
+
+def written_out(size: tuple[int, ...], values: Tensor) -> bool:
+    """A matrix so small that to write out its zeros costs less than another call of torch's, and nobody watches.
+
+    Then `put_` and `take` may serve, which in deterministic mode refuse (2.13).
+    """
+    return (
+        len(size) == 2
+        and size[0] * size[1] <= _SMALL
+        and values.dim() == 1
+        and values.is_cpu
+        and not (values.requires_grad and torch.is_grad_enabled())
+        and not torch.are_deterministic_algorithms_enabled()
+        and in_place_is_fine()
     )
 
 

@@ -49,15 +49,22 @@ def _refuse(t: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> NoReturn:
 
 def operand(name: str, t: Tensor, *shape: int | None) -> None:
     """A shape, None where any number will do."""
-    if t.dim() != len(shape) or any(n is not None and n != m for n, m in zip(shape, t.shape, strict=True)):
-        wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise SparseError(f"{name} has the shape {tuple(t.shape)}, and ({wanted}) is needed.")
+    if len(t.shape) == len(shape):  # written out, because a small product waits for it
+        for n, m in zip(shape, t.shape, strict=True):
+            if n is not None and n != m:
+                break
+        else:
+            return
+    wanted = ", ".join("any" if n is None else str(n) for n in shape)
+    raise SparseError(f"{name} has the shape {tuple(t.shape)}, and ({wanted}) is needed.")
 
 
 def same_device(*tensors: Tensor) -> None:
-    if any(t.device != tensors[0].device for t in tensors[1:]):
-        devices = ", ".join(str(t.device) for t in tensors)
-        raise SparseError(f"operands are on {devices}: move them to one with .to(device).")
+    first = tensors[0].device
+    for t in tensors:
+        if t.device != first:
+            devices = ", ".join(str(t.device) for t in tensors)
+            raise SparseError(f"operands are on {devices}: move them to one with .to(device).")
 
 
 def pointers(crow: Tensor, total: int) -> None:

@@ -95,4 +95,5 @@ def run(kernel: Callable[..., Any], work: int, *args: Any, named: bool = False) 
         others = []
     take(0)
     for other in others:
-        other.result()
+        if not other.cancel():  # one that no core was free for has nothing left to do: nobody waits for it
+            other.result()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmend.sparse.autograd.primitive import apply
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.helpers.gather import pick
 from gradmend.sparse.ops.structure.index import sparse_mask
@@ -99,7 +100,7 @@ def entries(A: Tensor) -> SparseTensor:
         if values is None:
             values = known.entries(A)
         if values is None:
-            values = Entries.apply(A, known, A.layout, A.is_leaf or converted(A))
+            values = apply(Entries, A, known, A.layout, A.is_leaf or converted(A))
             known.keep(values)
     else:
         values = raw(A)
@@ -145,7 +146,7 @@ def wrap(
 ) -> Tensor:
     """`shared`: the index tensors of what is built, where they are someone else's memory too."""
     known = Known(places, ours=True)
-    return remember(Wrap.apply(values, known, build, shared), known)
+    return remember(apply(Wrap, values, known, build, shared), known)
 
 
 def to_torch(pattern: Pattern, values: Tensor, layout: torch.layout) -> Tensor:

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels import rows_of
+from gradmend.sparse.kernels.compare import same_numbers
 from gradmend.sparse.pattern import Pattern
 
 LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
@@ -51,7 +52,7 @@ class Places:
 
     def are(self, found: tuple[Tensor, ...]) -> bool:
         return all(
-            a.device == b.device and torch.equal(a.to(torch.int64), b)
+            a.device == b.device and same_numbers(a.to(torch.int64), b)
             for a, b in zip(found, self._copies, strict=True)
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradmend.sparse.autograd.place import in_place_is_fine, put
+from gradmend.sparse.autograd.place import in_place_is_fine, put, written_out
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import ArgumentError
 from gradmend.sparse.tensor import SparseTensor
@@ -18,9 +18,11 @@ def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, *, masked_grad: 
         raise ArgumentError(f"to_dense takes a dtype, not {dtype!r}.")
     if S.batch_dims == 0 and dtype is None:
         values = S._values
-        if values.dim() == 1 and in_place_is_fine():  # the shortest way, for small ones
-            whole = values.new_zeros(S.pattern.numel).index_copy_(0, S.pattern._keys(), values)
-            return whole.view(S.pattern._size)
+        size = S.pattern._size
+        if written_out(size, values):  # the shortest way, for small ones
+            return values.new_zeros(size).put_(S.pattern._keys(), values)
+        if values.dim() == 1 and in_place_is_fine():
+            return values.new_zeros(S.pattern.numel).index_copy_(0, S.pattern._keys(), values).view(size)
         return put(S.pattern.numel, S.pattern._keys(), values).view(*S.pattern.size, *values.shape[1:])
     values = S.values().movedim(S.batch_dims, 0)
     flat = put(S.pattern.numel, S.pattern._keys(), values)

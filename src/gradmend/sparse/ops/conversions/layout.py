@@ -33,18 +33,23 @@ def to_sparse_csc(S: SparseTensor, dense_dim: int | None = None) -> Tensor:
 @implements("to_sparse_bsr")
 def to_sparse_bsr(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Tensor:
     _no_other(S, dense_dim)
-    return to_layout(S, torch.sparse_bsr, _blocks(blocksize))
+    return to_layout(S, torch.sparse_bsr, _blocks(S, blocksize))
 
 
 @implements("to_sparse_bsc")
 def to_sparse_bsc(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | None = None) -> Tensor:
     _no_other(S, dense_dim)
-    return to_layout(S, torch.sparse_bsc, _blocks(blocksize))
+    return to_layout(S, torch.sparse_bsc, _blocks(S, blocksize))
 
 
-def _blocks(blocksize: Any) -> tuple[int, int]:
+def _blocks(S: SparseTensor, blocksize: Any) -> tuple[int, int]:
     if isinstance(blocksize, Tensor) or len(blocksize) != 2 or any(int(n) <= 0 for n in blocksize):
         raise SparseError(f"a block's size is two positive numbers, not {blocksize!r}.")
+    size = S.pattern.size
+    if len(size) == 2 and (size[0] % int(blocksize[0]) or size[1] % int(blocksize[1])):
+        raise SparseError(
+            f"blocks of {tuple(blocksize)} don't fill a matrix of {' x '.join(map(str, size))}."
+        )
     return blocksize[0], blocksize[1]
 
 

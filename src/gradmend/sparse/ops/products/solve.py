@@ -23,8 +23,11 @@ def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
         raise SparseError("a solve takes a right side with at least one dimension.")
     if not (A.is_floating_point() or A.is_complex()):
         raise SparseError(f"a solve takes floating-point numbers, not {A.dtype}: convert with .double().")
-    if b.shape[0] != A.shape[0]:
-        raise SparseError(f"the right side has {b.shape[0]} rows and the matrix {A.shape[0]}.")
+    rows = (
+        b.shape[0] if b.dim() == 1 else b.shape[-2]
+    )  # leading dimensions are batches, as torch.linalg has it
+    if rows != A.shape[0]:
+        raise SparseError(f"the right side has {rows} rows and the matrix {A.shape[0]}.")
     if b.dtype != A.dtype:
         raise SparseError(
             f"the matrix is {A.dtype} and the right side {b.dtype}: convert one with .to(dtype)."
@@ -34,8 +37,10 @@ def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
             "a derivative of a forward-mode derivative of a solve is lost by torch: take the inner one in "
             "reverse mode, as torch.func.hessian does."
         )
-    wide = b[:, None] if b.dim() == 1 else b.flatten(1)
-    return Solve.apply(A.values(), wide, A.pattern, solver, False).reshape(b.shape)
+    first = b if b.dim() == 1 else b.movedim(-2, 0)
+    wide = b[:, None] if b.dim() == 1 else first.flatten(1)
+    solved = Solve.apply(A.values(), wide, A.pattern, solver, False).reshape(first.shape)
+    return solved if b.dim() == 1 else solved.movedim(0, -2)
 
 
 @implements("spsolve", method=True)

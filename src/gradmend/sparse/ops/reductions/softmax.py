@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradmend.sparse import kernels
+from gradmend.sparse.autograd.place import written_out
 from gradmend.sparse.autograd.primitive import plain
 from gradmend.sparse.autograd.segment import by_kernel, extreme, in_order, lowest, segment_sum, spread
 from gradmend.sparse.dispatch import implements
@@ -15,6 +17,8 @@ from gradmend.sparse.errors import SparseError
 from gradmend.sparse.helpers.dims import entries_back, entries_first, split, wrap
 from gradmend.sparse.segments import Segments
 from gradmend.sparse.tensor import SparseTensor
+
+_DENSE = frozenset({torch.float32, torch.float64})
 
 
 def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> SparseTensor:
@@ -36,6 +40,21 @@ def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> S
     keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
     values = segment_softmax(entries_first(S), S.pattern._segments(keep), log)
     return S.like(entries_back(values, S.batch_dims))
+
+
+def _small(S: SparseTensor, dim: Any, log: bool) -> SparseTensor | None:
+    """With -inf where nothing is stored: fewer calls of torch's. None when the general road must do."""
+    values, size = S._values, S.pattern._size
+    if (
+        type(dim) is not int
+        or not -2 <= dim < 2
+        or values.dtype not in _DENSE
+        or not written_out(size, values)
+    ):
+        return None
+    keys = S.pattern._keys()
+    whole = values.new_full(size, -math.inf).put_(keys, values)
+    return S.like((whole.log_softmax(dim) if log else whole.softmax(dim)).take(keys))
 
 
 def segment_softmax(values: Tensor, segs: Segments, log: bool = False) -> Tensor:
@@ -86,11 +105,13 @@ def _out_of_order(made: Tensor, segs: Segments) -> Tensor:
 def softmax(
     S: SparseTensor, dim: int, dtype: torch.dtype | None = None, *, _stacklevel: int = 3
 ) -> SparseTensor:
-    return _along(S, dim, dtype, log=False)
+    small = _small(S, dim, log=False) if dtype is None else None
+    return _along(S, dim, dtype, log=False) if small is None else small
 
 
 @implements("log_softmax", also=(torch.sparse.log_softmax,))
 def log_softmax(
     S: SparseTensor, dim: int, dtype: torch.dtype | None = None, *, _stacklevel: int = 3
 ) -> SparseTensor:
-    return _along(S, dim, dtype, log=True)
+    small = _small(S, dim, log=True) if dtype is None else None
+    return _along(S, dim, dtype, log=True) if small is None else small
