@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -42,29 +43,23 @@ def history(finding: Finding, saved: str | None, written: str | None) -> History
         now = ledger.tick()
         versions = _versions(entry, log)
         values = _values(ledger, entry, [w for w in log if id(w) in met])
-        own = book.lane(layout, saved, entry.handle.dtype)
+        own = book.lane(layout, saved)
+        add = book.events.append
         for one in others:
             if one is not entry and one.layout is not None:
-                book.add(Event("save", one.tick, book.lane(one.layout, None), book.place(one.raw), ""))
-        book.add(
-            Event(
-                "save", entry.tick, own, book.place(entry.raw), "", True, entry.version, False, values.get(0)
-            )
-        )
+                add(Event("save", one.tick, book.lane(one.layout), book.place(one.raw), ""))
+        at = book.place(entry.raw)
+        add(Event("save", entry.tick, own, at, "", True, entry.version, False, values.get(0)))
         for w in log:
             mine = id(w) in met
             lane = book.lane(w.layout, written if mine and w.raw == first else None)
-            at = book.place(w.raw)
-            quiet = not w.moved
-            book.add(
-                Event("write", w.tick, lane, at, w.op, mine, versions.get(w.tick), quiet, values.get(w.tick))
-            )
-        read = book.place(finding.backward)
-        version = int(entry.handle._version)
-        book.add(Event("read", now, own, read, "backward", True, version, False, _range(entry.handle)))
+            at, version, held = book.place(w.raw), versions.get(w.tick), values.get(w.tick)
+            add(Event("write", w.tick, lane, at, w.op, mine, version, not w.moved, held))
+        at, version = book.place(finding.backward), int(entry.handle._version)
+        add(Event("read", now, own, at, "backward", True, version, False, _range(entry.handle)))
         return History(
             nbytes=nbytes,
-            lanes=tuple(book.lanes),
+            lanes=book.lanes(),
             events=book.chosen(),
             places=tuple(book.places),
             changed=_changed(ledger, entry, layout, nbytes),
@@ -78,25 +73,27 @@ class _Book:
     """Lanes and places, each once."""
 
     def __init__(self) -> None:
-        self.lanes: list[Lane] = []
         self.places: list[tuple[str, int, str]] = []
         self.events: list[Event] = []
-        self._lanes: dict[tuple[object, ...], int] = {}
+        self._lanes: dict[Layout, int] = {}
+        self._names: dict[int, str] = {}
         self._places: dict[Raw, int] = {}
 
-    def lane(self, layout: Layout, name: str | None, dtype: torch.dtype | None = None) -> int:
-        key = (layout.lo, layout.hi, layout.shape, layout.strides)
-        at = self._lanes.get(key)
-        if at is not None and (not name or self.lanes[at].tensor.name):
-            return at
-        info = TensorInfo(tuple(layout.shape), str(dtype or layout.dtype).removeprefix("torch."), name)
-        lane = Lane(layout.lo, layout.hi, info)
-        if at is None:
-            at = self._lanes[key] = len(self.lanes)
-            self.lanes.append(lane)
-        else:
-            self.lanes[at] = lane
+    def lane(self, layout: Layout, name: str | None = None) -> int:
+        at = self._lanes.setdefault(layout, len(self._lanes))
+        if name:
+            self._names.setdefault(at, name)
         return at
+
+    def lanes(self) -> tuple[Lane, ...]:
+        kinds: dict[torch.dtype, str] = {}
+        made = []
+        for layout, at in self._lanes.items():
+            dtype = layout.dtype
+            kind = kinds.get(dtype) or kinds.setdefault(dtype, str(dtype).removeprefix("torch."))
+            info = TensorInfo(tuple(layout.shape), kind, self._names.get(at))
+            made.append(Lane(layout.lo, layout.hi, info))
+        return tuple(made)
 
     def place(self, raw: Raw) -> int:
         at = self._places.get(raw)
@@ -111,12 +108,9 @@ class _Book:
             self._places[raw] = at
         return at
 
-    def add(self, event: Event) -> None:
-        self.events.append(event)
-
     def chosen(self) -> tuple[Event, ...]:
         """In the order of time; of too many, those of this conflict and the others by halves from both ends."""
-        events = sorted(self.events, key=lambda e: e.tick)
+        events = sorted(self.events, key=itemgetter(1))  # their ticks
         if len(events) > _MOST_EVENTS:
             half = _MOST_EVENTS // 2
             events = events[:half] + events[-half:]
