@@ -6,6 +6,7 @@ Nothing here knows a rule of the ledger. `chosen` is the one place that takes th
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ import torch
 from gradmend.capture.native import loading
 
 _Base: Any = torch._C.TensorBase  # the names on torch.Tensor may be tapped
+_Memory: Any = torch._C.StorageBase
 _stride, _offset, _view_of, _detach = _Base.stride, _Base.storage_offset, _Base.__getitem__, _Base.detach
 _nbytes = _Base.__dict__["nbytes"].__get__
-version = _Base.__dict__["_version"].__get__  # of its counter
+_version = _Base.__dict__["_version"]
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))  # the classes that override nothing
 
@@ -33,7 +35,7 @@ def tell(name: str, *facts: Any) -> None:
         getattr(loading.edge, name)(*facts)
 
 
-def _grid(t: torch.Tensor) -> Grid | None:
+def grid(t: torch.Tensor) -> Grid | None:
     """Where the elements of a tensor lie; None where that takes more than four numbers."""
     if type(t) not in PLAIN or t.is_nested:
         return None
@@ -49,17 +51,17 @@ def is_basic(key: Any) -> bool:
     )
 
 
-def _grid_at(t: torch.Tensor, key: Any) -> Grid | None:
+def grid_at(t: torch.Tensor, key: Any) -> Grid | None:
     """The same of `t[key]`, for an index of numbers and slices; None for any other."""
     if not is_basic(key):
         return None
     try:
-        return _grid(_view_of(_detach(t), key))
+        return grid(_view_of(_detach(t), key))
     except (IndexError, TypeError, RuntimeError, ValueError):
         return None  # PyTorch will say what is wrong with the key
 
 
-def copy_out(t: torch.Tensor, storage: torch.UntypedStorage, lo: int, hi: int) -> bytes | None:
+def _copy_out(t: torch.Tensor, storage: torch.UntypedStorage, lo: int, hi: int) -> bytes | None:
     """The bytes of a storage of the CPU; None where they can't be read."""
     if type(t) not in PLAIN or not t.is_cpu or storage.nbytes() < hi:
         return None
@@ -79,9 +81,13 @@ tell(
     "know_facts",
     getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),  # an older torch has no such table
     _Base.__dict__["dtype"],
+    _version,
     _offset,
+    _Memory.data_ptr,
+    _Memory.nbytes,
     *PLAIN,
 )
-grid = chosen("grid", _grid)
-grid_at = chosen("grid_at", _grid_at)
+copy_out = chosen("copy_out", _copy_out)
 fill = chosen("fill", _fill)
+version = chosen("version", _version.__get__)  # of its counter
+ref = chosen("ref", weakref.ref)  # in C, one that the garbage collector need not look at: it leads nowhere

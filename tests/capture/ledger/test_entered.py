@@ -33,7 +33,7 @@ needs_it = pytest.mark.skipif(
 @settings(max_examples=400, deadline=None, database=None)
 @given(views())
 def test_a_grid_is_that_of_python(t: torch.Tensor) -> None:
-    assert layouts.layout_of(t) == layouts._of_grid(edge._grid(t))
+    assert layouts.layout_of(t) == layouts._of_grid(edge.grid(t))
     assert layouts.layout_of(t) == layouts._by_attributes(t)
     assert hash(layouts.layout_of(t)) == hash(layouts._by_attributes(t))
 
@@ -57,6 +57,7 @@ def test_every_dtype_is_told_apart() -> None:
 def test_bytes_are_copied_and_put_back(t: torch.Tensor) -> None:
     storage, layout = t.untyped_storage(), layouts.layout_of(t)
     old = edge.copy_out(t.detach(), storage, layout.lo, layout.hi)
+    assert old == edge._copy_out(t.detach(), storage, layout.lo, layout.hi)
     assert edge.copy_out(t.detach(), storage, 0, storage.nbytes() + 1) is None, "past the end"
     if old and layout.dense and not layout.repeats:
         new = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)

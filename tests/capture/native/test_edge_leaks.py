@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(compiled is None, reason="no compiler was found 
 
 BASE = torch.arange(24.0).view(4, 6)
 VIEW = BASE[1:3, ::2]
-DEEP = torch.zeros(1, 1, 1, 1, 1, 1, 2)
+DEEP = torch.zeros(1, 1, 1, 1, 1, 1, 2)  # of more dimensions than are remembered
+STORAGE = BASE.untyped_storage()
 OLD = bytes(96)
 
 
@@ -31,12 +32,17 @@ def _wrong(call: Callable[[], object]) -> Callable[[], object]:
 
 CALLS: dict[str, Callable[[], object]] = {
     "raw_here": lambda: compiled.raw_here(),
-    "grid": lambda: [compiled.grid(t) for t in (BASE, VIEW, DEEP)],
-    "grid, many": lambda: [compiled.grid(BASE[i:, j:]) for i in range(4) for j in range(6)],
-    "grid, none": lambda: compiled.grid(torch.eye(2).to_sparse()),
-    "grid_at": lambda: [compiled.grid_at(BASE, key) for key in (1, (1, slice(None, None, 2)), ..., (0, 0))],
-    "grid_at, none": lambda: [compiled.grid_at(BASE, key) for key in (9, None, [0, 1], (0, 0, 0))],
-    "grid_at, wrong": _wrong(lambda: compiled.grid_at(BASE)),
+    "layout_of": lambda: [compiled.layout_of(t) for t in (BASE, VIEW, DEEP)],
+    "layout_of, many": lambda: [compiled.layout_of(BASE[i:, j:]) for i in range(4) for j in range(6)],
+    "layout_of, none": lambda: compiled.layout_of(torch.eye(2).to_sparse()),
+    "layout_at": lambda: [
+        compiled.layout_at(BASE, key) for key in (1, (1, slice(None, None, 2)), ..., (0, 0))
+    ],
+    "layout_at, none": lambda: [compiled.layout_at(BASE, key) for key in (9, None, [0, 1], (0, 0, 0))],
+    "layout_at, wrong": _wrong(lambda: compiled.layout_at(BASE)),
+    "copy_out": lambda: [compiled.copy_out(BASE, STORAGE, 8, end) for end in (8, 40, 4096)],
+    "version": lambda: compiled.version(BASE),
+    "ref": lambda: compiled.ref(torch.ones(1)),
     "fill": lambda: [compiled.fill(torch.empty(24), OLD), compiled.fill(torch.empty(3), OLD)],
     "fill, wrong": _wrong(lambda: compiled.fill(BASE)),
     "a tap": lambda: compiled.Tap(torch.Tensor.add_, len, len, "add_", "data", hub.awake, bool),

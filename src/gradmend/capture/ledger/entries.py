@@ -27,7 +27,7 @@ _MOST_WRITES = 8192
 _MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last buried
 _MOST_ENTERED = 64
 
-_ref: Any = weakref.ref
+_ref: Any = edge.ref  # a weak reference
 _version = edge.version
 _is_neg = torch._C.TensorBase.is_neg
 _set_version = torch._C._autograd._unsafe_set_version_counter

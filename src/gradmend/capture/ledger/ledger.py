@@ -8,7 +8,6 @@ unpack -> Ledger.ask(save)         is it still what it was? The Scope's policy d
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -32,7 +31,7 @@ try:
 except ImportError:
     from gradmend.capture.native import uncompiled as cython
 
-_ref = weakref.ref
+_ref = edge.ref
 _version = edge.version
 _detach = torch._C.TensorBase.detach
 _modes = torch._C._len_torch_dispatch_stack

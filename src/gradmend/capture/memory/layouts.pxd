@@ -17,6 +17,5 @@ cdef class LayoutIndex:
 
 cpdef Layout layout_of(object t)
 cpdef Layout layout_at(object t, object key)
-cpdef Layout _of_grid(tuple grid)
 cpdef bint has_values(object t) except -1
 cpdef bint overlap(Layout a, Layout b)

@@ -17,7 +17,6 @@ except ImportError:
     from gradmend.capture.native import uncompiled as cython
 
 _set: Any = torch._C.TensorBase.set_  # not the name on torch.Tensor, which may be tapped
-_grid, _grid_at = edge.grid, edge.grid_at
 
 # Effort after which an overlap of two strided regions counts as one. The bytes are compared later anyway.
 _MOST_WORK = 10_000
@@ -123,17 +122,18 @@ _MOST_KEPT = 4096
 
 def layout_of(t: torch.Tensor) -> Layout:
     """Which bytes of its storage a tensor covers."""
-    grid = _grid(t)
-    return _by_attributes(t) if grid is None else _of_grid(grid)
+    found = _quick_of(t)
+    return _by_attributes(t) if found is None else found
 
 
 def layout_at(t: torch.Tensor, key: Any) -> Layout | None:
     """The same of `t[key]`, where that is a view of numbers and slices; None where it takes more to tell."""
-    grid = _grid_at(t, key)
-    return None if grid is None else _of_grid(grid)
+    return _quick_at(t, key)
 
 
-def _of_grid(grid: edge.Grid) -> Layout:
+def _of_grid(grid: edge.Grid | None) -> Layout | None:
+    if grid is None:
+        return None
     found = _lately.get(grid)
     if found is None:
         if len(_lately) >= _MOST_KEPT:
@@ -161,6 +161,11 @@ def _made(offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tupl
     # Only a grid without self-overlap fills its bounds by having as many elements as they hold.
     dense = distinct == reach + 1 and _no_self_overlap(shape, strides)
     return Layout(lo, lo + (reach + 1) * item, dense, offset, shape, strides, dtype)
+
+
+edge.tell("know_layouts", _made)
+_quick_of = edge.chosen("layout_of", lambda t: _of_grid(edge.grid(t)))
+_quick_at = edge.chosen("layout_at", lambda t, key: _of_grid(edge.grid_at(t, key)))
 
 
 def _no_self_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -26,7 +26,7 @@ typedef struct {
 enum { MAJOR = 1, CPU = 1, MOST_DIMS = 16 };
 
 static const Exchange *exchange;
-static PyObject *capsule, *dtype_of, *offset_of;
+static PyObject *capsule, *dtype_of, *version, *offset_of, *storage_address, *storage_nbytes;
 PyTypeObject *plain_classes[2];
 
 /* 0 where torch or the tensor can't tell. */
@@ -44,12 +44,31 @@ facts_of(PyObject *tensor, DLTensor *facts)
     return 1;
 }
 
+/* An attribute, as its descriptor has it. */
+static PyObject *
+get(PyObject *property, PyObject *owner)
+{
+    return Py_TYPE(property)->tp_descr_get(property, owner, (PyObject *)Py_TYPE(owner));
+}
+
+/* What a call returned, and no longer needed: the number that it is; -1 on an error. */
+static int
+number(PyObject *value, long long *into)
+{
+    if (value == NULL) {
+        return -1;
+    }
+    *into = PyLong_AsLongLong(value);
+    Py_DECREF(value);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Where the elements lie: the first, how many in each dimension, and how far apart, counted in elements. */
 typedef struct {
     long long offset;
     int dims;
     long long sizes[MOST_DIMS], steps[MOST_DIMS];
-    PyObject *dtype; /* owned */
+    PyObject *dtype; /* borrowed: torch keeps its dtypes for ever */
 } Grid;
 
 static PyObject *
@@ -67,12 +86,47 @@ tuple_of(const long long *numbers, int n)
     return made;
 }
 
-/* As Python has it: (offset, dtype, shape, strides). The grid's dtype goes with it. */
+/* What was made of the grids met lately: what is saved is often what is written next. */
+enum { FEW_DIMS = 5, KEPT = 4096 /* a power of two */ };
+static struct {
+    PyObject *made, *dtype; /* the dtype is borrowed */
+    long long numbers[2 * FEW_DIMS + 2];
+} lately[KEPT];
+static PyObject *make; /* (offset, dtype, shape, strides) -> what Python calls it */
+
 static PyObject *
-told(Grid *grid)
+make_of(const Grid *grid)
 {
-    return Py_BuildValue("LNNN", grid->offset, grid->dtype, tuple_of(grid->sizes, grid->dims),
-                         tuple_of(grid->steps, grid->dims));
+    return PyObject_CallFunction(make, "LONN", grid->offset, grid->dtype, tuple_of(grid->sizes, grid->dims),
+                                 tuple_of(grid->steps, grid->dims));
+}
+
+static PyObject *
+told(const Grid *grid)
+{
+    if (grid->dims > FEW_DIMS) {
+        return make_of(grid);
+    }
+    long long numbers[2 * FEW_DIMS + 2] = {grid->dims, grid->offset};
+    memcpy(numbers + 2, grid->sizes, (size_t)grid->dims * sizeof(*numbers));
+    memcpy(numbers + 2 + FEW_DIMS, grid->steps, (size_t)grid->dims * sizeof(*numbers));
+    uint64_t hash = (uint64_t)(uintptr_t)grid->dtype >> 4;
+    for (int i = 0; i < grid->dims; i++) {
+        hash = (hash ^ (uint64_t)grid->sizes[i] << 32 ^ (uint64_t)grid->steps[i]) * MIXER;
+    }
+    size_t at = (size_t)((hash ^ (uint64_t)grid->offset) * MIXER >> 52) & (KEPT - 1);
+    if (lately[at].made != NULL && lately[at].dtype == grid->dtype
+        && memcmp(lately[at].numbers, numbers, sizeof(numbers)) == 0)
+    {
+        return Py_NewRef(lately[at].made);
+    }
+    PyObject *made = make_of(grid);
+    if (made != NULL) {
+        lately[at].dtype = grid->dtype;
+        memcpy(lately[at].numbers, numbers, sizeof(numbers));
+        Py_XSETREF(lately[at].made, Py_NewRef(made));
+    }
+    return made;
 }
 
 /* 1; 0 where Python must ask; -1 on an error. DLPack does not tell `uint4` from `uint8`, and knows no offset. */
@@ -88,21 +142,16 @@ look_at(PyObject *tensor, Grid *grid)
         grid->sizes[d] = facts.shape[d];
         grid->steps[d] = facts.strides[d];
     }
-    PyObject *offset = PyObject_CallOneArg(offset_of, tensor);
-    if (offset == NULL) {
+    if (number(PyObject_CallOneArg(offset_of, tensor), &grid->offset) < 0) {
         return -1;
     }
-    grid->offset = PyLong_AsLongLong(offset);
-    Py_DECREF(offset);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
-    grid->dtype = Py_TYPE(dtype_of)->tp_descr_get(dtype_of, tensor, (PyObject *)Py_TYPE(tensor));
+    grid->dtype = get(dtype_of, tensor);
+    Py_XDECREF(grid->dtype);
     return grid->dtype == NULL ? -1 : 1;
 }
 
 PyObject *
-grid(PyObject *Py_UNUSED(module), PyObject *tensor)
+layout_of(PyObject *Py_UNUSED(module), PyObject *tensor)
 {
     Grid found;
     int done = look_at(tensor, &found);
@@ -194,21 +243,43 @@ narrow(Grid *grid, PyObject *key)
 }
 
 PyObject *
-grid_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+layout_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "grid_at(tensor, key)");
+        return PyErr_Format(PyExc_TypeError, "layout_at(tensor, key)");
     }
     Grid found;
     int done = look_at(args[0], &found);
-    if (done == 1 && !narrow(&found, args[1])) {
-        Py_DECREF(found.dtype);
-        done = 0;
+    if (done == 1) {
+        done = narrow(&found, args[1]);
     }
     return done == 1 ? told(&found) : done < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- bytes */
+
+/* copy_out(tensor, its storage, lo, hi) */
+PyObject *
+copy_out(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 4) {
+        return PyErr_Format(PyExc_TypeError, "copy_out(tensor, storage, lo, hi)");
+    }
+    DLTensor facts;
+    if (!facts_of(args[0], &facts) || facts.device_type != CPU) {
+        Py_RETURN_NONE;
+    }
+    long long lo = PyLong_AsLongLong(args[2]), hi = PyLong_AsLongLong(args[3]), there, address;
+    if (PyErr_Occurred() || number(PyObject_CallOneArg(storage_nbytes, args[1]), &there) < 0
+        || number(PyObject_CallOneArg(storage_address, args[1]), &address) < 0)
+    {
+        return NULL;
+    }
+    if (address == 0 || lo < 0 || there < hi || lo > hi) {
+        Py_RETURN_NONE;
+    }
+    return PyBytes_FromStringAndSize((const char *)(intptr_t)address + lo, (Py_ssize_t)(hi - lo));
+}
 
 /* fill(tensor, bytes): a new tensor that takes up just so many bytes. */
 PyObject *
@@ -219,7 +290,7 @@ fill(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     DLTensor facts;
     if (!facts_of(args[0], &facts) || facts.device_type != CPU || facts.data == NULL) {
-        Py_RETURN_FALSE; /* a tensor known to be zero has no memory */
+        Py_RETURN_FALSE;
     }
     long long bytes = (facts.element.bits * facts.element.lanes + 7) / 8;
     for (int32_t d = 0; d < facts.ndim; d++) {
@@ -233,22 +304,49 @@ fill(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 }
 
 PyObject *
+version_of(PyObject *Py_UNUSED(module), PyObject *tensor)
+{
+    return get(version, tensor);
+}
+
+/* A weak reference without a callback leads nowhere: the collector need not count it. */
+PyObject *
+ref(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    PyObject *made = PyWeakref_NewRef(object, NULL);
+    if (made != NULL && PyObject_GC_IsTracked(made)) {
+        PyObject_GC_UnTrack(made);
+    }
+    return made;
+}
+
+PyObject *
 know_facts(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *table, *dtype, *offset, *one, *other;
-    if (!PyArg_ParseTuple(args, "OOOO!O!", &table, &dtype, &offset, &PyType_Type, &one, &PyType_Type, &other)) {
+    PyObject **const kept[] = {&capsule, &dtype_of, &version, &offset_of, &storage_address, &storage_nbytes};
+    PyObject *found[6], *one, *other;
+    if (!PyArg_ParseTuple(args, "OOOOOOO!O!", found, found + 1, found + 2, found + 3, found + 4, found + 5, &PyType_Type,
+                          &one, &PyType_Type, &other))
+    {
         return NULL;
     }
     plain_classes[0] = (PyTypeObject *)Py_NewRef(one);
     plain_classes[1] = (PyTypeObject *)Py_NewRef(other);
-    Py_XSETREF(dtype_of, Py_NewRef(dtype));
-    Py_XSETREF(offset_of, Py_NewRef(offset));
-    Py_XSETREF(capsule, Py_NewRef(table));
-    if (PyCapsule_IsValid(table, "dlpack_exchange_api")) {
-        const Exchange *found = PyCapsule_GetPointer(table, "dlpack_exchange_api");
-        if (found->version.major == MAJOR && found->look != NULL) {
-            exchange = found;
+    for (int i = 0; i < 6; i++) {
+        Py_XSETREF(*kept[i], Py_NewRef(found[i]));
+    }
+    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+        const Exchange *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+        if (table->version.major == MAJOR && table->look != NULL) {
+            exchange = table;
         }
     }
+    Py_RETURN_NONE;
+}
+
+PyObject *
+know_layouts(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    Py_XSETREF(make, Py_NewRef(callable));
     Py_RETURN_NONE;
 }

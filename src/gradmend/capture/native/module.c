@@ -3,9 +3,13 @@
 static PyMethodDef methods[] = {
     {"raw_here", raw_here, METH_NOARGS, "The call chain above, ours left out, as a flat tuple (code, lasti, ...)."},
     {"know_codes", know_codes, METH_VARARGS, "Who owns a code object, and how far to walk."},
-    {"grid", grid, METH_O, "(offset, dtype, shape, strides) of a tensor; None: Python must ask."},
-    {"grid_at", (PyCFunction)(void (*)(void))grid_at, METH_FASTCALL, "The same of tensor[key]."},
+    {"layout_of", layout_of, METH_O, "What was made of a tensor's (offset, dtype, shape, strides); None: Python must ask."},
+    {"layout_at", (PyCFunction)(void (*)(void))layout_at, METH_FASTCALL, "The same of tensor[key]."},
+    {"know_layouts", know_layouts, METH_O, "What makes it, at the first time."},
+    {"copy_out", (PyCFunction)(void (*)(void))copy_out, METH_FASTCALL, "Bytes lo to hi of a storage; None: unreadable."},
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Bytes into a new tensor without gaps; False: it can't."},
+    {"version", version_of, METH_O, "Of a tensor's counter."},
+    {"ref", ref, METH_O, "A weak reference."},
     {"know_facts", know_facts, METH_VARARGS, "By which means a tensor is asked."},
     {NULL, NULL, 0, NULL},
 };

@@ -15,6 +15,8 @@
 #pragma GCC visibility push(hidden)
 #endif
 
+#define MIXER 0x9E3779B97F4A7C15ull /* of hashes: an odd number without a pattern */
+
 /* What a call returned, and no longer needed: whether it is true; -1 on an error. */
 static inline int
 truth(PyObject *value)
@@ -47,8 +49,12 @@ is_plain(PyObject *tensor)
 {
     return Py_TYPE(tensor) == plain_classes[0] || Py_TYPE(tensor) == plain_classes[1];
 }
-PyObject *grid(PyObject *module, PyObject *tensor);
-PyObject *grid_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *layout_of(PyObject *module, PyObject *tensor);
+PyObject *know_layouts(PyObject *module, PyObject *callable);
+PyObject *copy_out(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *layout_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *version_of(PyObject *module, PyObject *tensor);
+PyObject *ref(PyObject *module, PyObject *object);
 PyObject *fill(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *know_facts(PyObject *module, PyObject *args);
 

@@ -8,8 +8,6 @@ static PyObject *meet; /* code -> its owner, and keeps the code */
 static long own, user;
 static Py_ssize_t most_frames, most_users;
 
-#define MIXER 0x9E3779B97F4A7C15ull
-
 /* Whose the code objects met lately are. */
 enum { OWNERS = 8192 /* a power of two */ };
 static struct {
