@@ -183,3 +183,14 @@ def test_the_slot_of_a_save_is_known_when_it_is_asked_for():
     saved = caught.value.conflict.saved
     assert (saved.node, saved.op, saved.slot) == ("MulBackward0", "mul", "other")
     assert saved.tensor.name == "b"
+
+
+@pytest.mark.parametrize("scope", [gradmend.watch, gradmend.heal])
+def test_hooks_of_the_program_stay_on_where_torch_func_refuses_them(scope):
+    packed = []
+    x = torch.ones(3, requires_grad=True)
+    with scope(), saved_tensors_hooks(lambda t: packed.append(t) or t.clone(), lambda t: t):
+        with pytest.raises(RuntimeError, match="saved tensor hooks"):
+            torch.func.grad(lambda t: (t * t).sum())(torch.ones(3))
+        (x * x).sum().backward()
+    assert packed and x.grad.tolist() == [2, 2, 2]

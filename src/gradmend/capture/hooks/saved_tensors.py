@@ -195,8 +195,9 @@ _plain_enable = _C._saved_tensors_hooks_enable
 
 
 def _disable(message: str, *rest: Any) -> None:
-    """torch.func and others refuse hooks: take ours off while they run, if ours are the only ones."""
-    if not _are_on():
+    """torch.func and others refuse hooks: ours are taken off while they run, if they are the only ones."""
+    top = _C._top_saved_tensors_default_hooks(False)
+    if not _are_on() or top is None or top[0] is not _hooks[0]:
         return _plain_disable(message, *rest)
     _C._pop_saved_tensors_default_hooks()
     _local.pushed = False
