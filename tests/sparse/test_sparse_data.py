@@ -52,3 +52,9 @@ def test_wrong_inputs_are_told() -> None:
         SparseRows(SparseTensor.from_dense(dense()), [1, 2, 3])
     with pytest.raises(IndexError):
         SparseRows(SparseTensor.from_dense(dense()))[10]
+
+
+@pytest.mark.parametrize("ids", [[[1, 2], [0]], ["a"], [None], [[1, 2]]], ids=str)
+def test_ids_of_one_vector_are_a_list(ids: list) -> None:
+    with pytest.raises(PatternError, match="the ids of one vector are a list"):
+        multi_hot(ids, 4)

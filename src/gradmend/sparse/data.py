@@ -31,7 +31,10 @@ def multi_hot(
     ids: Iterable[int] | Tensor, n: int, weights: Any = None, dtype: torch.dtype = torch.float32
 ) -> SparseTensor:
     """Some ids -> a vector of n: how often each is named, or the sum of its weights."""
-    index = torch.as_tensor(ids if isinstance(ids, Tensor) else list(ids), dtype=torch.int64)
+    try:
+        index = torch.as_tensor(ids if isinstance(ids, Tensor) else list(ids), dtype=torch.int64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PatternError(f"the ids of one vector are a list of whole numbers ({error}).") from None
     if index.dim() != 1:
         raise PatternError(f"the ids of one vector are a list, not {tuple(index.shape)}.")
     values = (

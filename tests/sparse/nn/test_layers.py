@@ -15,6 +15,7 @@ from gradmend.sparse import Pattern, PatternError, SparseError, SparseTensor, ba
 from gradmend.sparse.errors import ArgumentError
 from gradmend.sparse.nn import (
     GraphAttention,
+    GraphConv,
     SparseAttention,
     SparseConv2d,
     SparseEmbedding,
@@ -458,3 +459,31 @@ def test_wrong_shapes_are_told() -> None:
     with pytest.raises(SparseError, match="heads"):
         SparseAttention(10, 4)
     assert patterns.random((8, 8), 0.5, (2, 2)).nnz == 32
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_takes_a_sparse_batch_as_nn_linear_does(bias: bool) -> None:
+    layer = SparseLinear(30, 4, density=0.5, bias=bias).double()
+    X = torch.randn(8, 30, dtype=torch.float64).relu().requires_grad_()
+    S = SparseTensor.from_dense(X)
+    got = layer(S)
+    weight = layer.weight().to_dense().detach().requires_grad_()
+    want = F.linear(X, weight, layer.bias)
+    torch.testing.assert_close(got, want)
+    ours = torch.autograd.grad(got.square().sum(), layer.weight.values)
+    theirs = torch.autograd.grad(want.square().sum(), weight)
+    torch.testing.assert_close(ours[0], theirs[0][tuple(layer.weight.pattern.indices())])
+
+
+@pytest.mark.parametrize("layer", [GraphConv(5, 4), GraphAttention(5, 4, 2)], ids=["conv", "attention"])
+def test_graph_layers_take_torchs_sparse_tensors_and_name_their_arguments(layer: nn.Module) -> None:
+    A = (torch.rand(6, 6, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    x = torch.randn(6, 5)
+    want = layer(SparseTensor.from_dense(A), x)
+    for other in (A.to_sparse_coo(), A.to_sparse_csr()):
+        torch.testing.assert_close(layer(other, x), want)
+    for wrong in (A, "A", None):
+        with pytest.raises(SparseError, match="takes the adjacency first"):
+            layer(wrong, x)
+    with pytest.raises(SparseError, match=r"a dense tensor of \(6, 5\)"):
+        layer(x, SparseTensor.from_dense(A))

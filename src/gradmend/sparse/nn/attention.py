@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradmend.sparse.errors import PatternError, SparseError
+from gradmend.sparse.nn.graph import adjacency
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor, make
 
@@ -114,20 +115,21 @@ class GraphAttention(nn.Module):
             nn.Parameter(torch.zeros(heads * out_features if concat else out_features)) if bias else None
         )
 
-    def forward(self, adjacency: SparseTensor | Pattern, x: Tensor) -> Tensor:
-        """x [nodes, in] -> [nodes, heads * out], or the mean of the heads. Row i of the adjacency has what i looks at.
+    def forward(self, A: SparseTensor | Pattern, x: Tensor) -> Tensor:
+        """x [nodes, in] -> [nodes, heads * out], or the mean of the heads. Row i of the adjacency A has what i looks at.
 
         Values of the adjacency, if it has some, are added to the scores before the softmax.
         """
-        pattern = (adjacency.pattern if isinstance(adjacency, SparseTensor) else adjacency).canonical()
+        weighted = A if isinstance(A, Pattern) else adjacency("GraphAttention", A)
+        pattern = (weighted if isinstance(weighted, Pattern) else weighted.pattern).canonical()
         if pattern.ndim != 2 or pattern.size[1] != x.shape[0] or pattern.size[0] != x.shape[0]:
             raise PatternError(f"the adjacency is {pattern.size}, and there are {x.shape[0]} nodes.")
         h = self.lin(x).view(-1, self.heads, self.out_features).transpose(0, 1)  # [heads, nodes, out]
         left, right = (h @ self.target[:, :, None]).squeeze(2), (h @ self.source[:, :, None]).squeeze(2)
         score = left.index_select(1, pattern._row) + right.index_select(1, pattern._col)
         score = F.leaky_relu(score, self.negative_slope)
-        if isinstance(adjacency, SparseTensor):
-            score = score + adjacency.values()
+        if isinstance(weighted, SparseTensor):
+            score = score + weighted.values()
         weights: SparseTensor = make(pattern, score, 1).softmax(-1)
         if self.dropout and self.training:
             weights = weights.map(F.dropout, self.dropout)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from gradmend.sparse.errors import SparseError
 from gradmend.sparse.nn.weight import SparseWeight
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
+
+
+def adjacency(name: str, A: Any) -> SparseTensor:
+    """The first argument of a graph layer: torch's own sparse tensors are taken too."""
+    if isinstance(A, SparseTensor):
+        return A
+    if isinstance(A, Tensor) and A.layout is not torch.strided:
+        return SparseTensor.from_torch(A)
+    what = f"a dense tensor of {tuple(A.shape)}" if isinstance(A, Tensor) else f"{type(A).__name__}"
+    raise SparseError(
+        f"{name} takes the adjacency first, a SparseTensor, then the features: it was given {what}."
+    )
 
 
 class EdgeWeights(SparseWeight):
@@ -33,5 +48,5 @@ class GraphConv(nn.Module):
         self.reduce = reduce
 
     def forward(self, A: SparseTensor, x: Tensor) -> Tensor:
-        out: Tensor = A.propagate(self.lin(x), self.reduce)
+        out: Tensor = adjacency("GraphConv", A).propagate(self.lin(x), self.reduce)
         return out if self.bias is None else out + self.bias

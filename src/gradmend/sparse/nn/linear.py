@@ -13,6 +13,7 @@ from gradmend.sparse.errors import PatternError
 from gradmend.sparse.nn import patterns
 from gradmend.sparse.nn.weight import SparseWeight
 from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.tensor import SparseTensor
 
 
 class SparseLinear(nn.Module):
@@ -88,7 +89,10 @@ class SparseLinear(nn.Module):
                 made.bias.copy_(layer.bias)
         return made
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | SparseTensor) -> Tensor:
+        if isinstance(x, SparseTensor):  # sparse by sparse is sparse, and a layer's result is dense
+            made: Tensor = (x @ self.weight().t()).to_dense()
+            return made if self.bias is None else made + self.bias
         out: Tensor = F.linear(x, self.weight(), self.bias)
         return out
 
