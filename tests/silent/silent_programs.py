@@ -428,6 +428,16 @@ def checkpoint_number_changed() -> torch.Tensor:
     return x.grad
 
 
+@program(T([0.0, 0.0, 0.0]), "GM208", "stopped")
+def checkpoint_switched_to_eval() -> torch.Tensor:
+    x = leaf()
+    norm = torch.nn.BatchNorm1d(1, affine=False, device=x.device)
+    y = checkpoint(norm, x[:, None], use_reentrant=True)
+    norm.eval()
+    y.sum().backward()
+    return x.grad
+
+
 class Counting(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -474,6 +484,28 @@ def live_under_a_parameter() -> torch.Tensor:
     weight = torch.nn.Parameter(h)
     with torch.no_grad():
         weight[0] = 5.0
+    (h**2).sum().backward()
+    return x.grad
+
+
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped")
+def live_under_a_parameter_of_a_detached() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    weight = torch.nn.Parameter(h.detach())
+    with torch.no_grad():
+        weight[0] = 5.0
+    (h**2).sum().backward()
+    return x.grad
+
+
+@program(T([0.0, 16.0, 24.0]), "GM210", "stopped")
+def live_under_a_new_leaf() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    new = h.detach().requires_grad_()
+    with torch.no_grad():
+        new[0] = 5.0
     (h**2).sum().backward()
     return x.grad
 

@@ -124,3 +124,29 @@ def test_the_leaf_of_a_graph_of_its_own_stays():
         y.mul_(3)  # the memory of ctx.x too
         z.sum().backward()
     torch.testing.assert_close(x.grad, 2 * (1 - torch.full((3,), 2.0).tanh() ** 2))
+
+
+class LetsGo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, s, how):
+        ctx.held, ctx.s, ctx.how = [s], s, how
+        return x * s
+
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.how == "none":
+            ctx.held = None
+        elif ctx.held:
+            ctx.held.pop()
+        return g * ctx.s, None, None
+
+
+@pytest.mark.parametrize("how", ["none", "pop"])
+def test_a_container_that_the_first_backward_emptied(how):
+    x, s = torch.ones(2, requires_grad=True), torch.full((2,), 2.0)
+    with gradmend.heal():
+        z = LetsGo.apply(x, s, how).sum()
+        s.mul_(3)
+        z.backward(retain_graph=True)
+        z.backward()
+    assert x.grad.tolist() == [4.0, 4.0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -27,6 +29,33 @@ def scores_masked_by_data_before_softmax() -> torch.Tensor:
     scores = x * 0.5
     scores.data.masked_fill_(T([[0, 0, 1], [0, 1, 1]]).bool(), -float("inf"))
     (scores.softmax(-1) @ T([[1.0], [5.0], [7.0]])).pow(2).sum().backward()
+    return x.grad
+
+
+@quiet
+def real_part_assigned_after_a_detach() -> torch.Tensor:
+    x = torch.ones(2, dtype=torch.cdouble, requires_grad=True)
+    h = x * 1
+    h.detach()
+    h.real = T([3.0, 4.0], dtype=torch.float64)
+    h.imag = T([3.0, 4.0], dtype=torch.float64)
+    (h.abs() ** 2).sum().backward()
+    return x.grad
+
+
+@quiet
+def checkpoint_fills_a_buffer_before_it_reads_it() -> torch.Tensor:
+    x = T([1.0, 2.0, 3.0], requires_grad=True)
+    scratch = torch.zeros(3)
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        scratch[:] = 5.0
+        y = x.exp() + scratch
+        scratch[...] = 6.0
+        return y * scratch
+
+    for reentrant in (False, True):
+        checkpoint(region, x, use_reentrant=reentrant).sum().backward()
     return x.grad
 
 
@@ -404,3 +433,33 @@ def test_a_healed_hook_is_told_once_with_its_count() -> None:
             (a + b).backward(torch.ones(2))
     assert [(c.rule, c.times) for c in session.conflicts] == [("GM207", 5)]
     assert torch.equal(x.grad, T([160.0, 160.0]))
+
+
+@pytest.mark.parametrize("inside", ["inference_mode", "vmap", "grad"])
+def test_the_first_context_of_a_process_may_be_entered_anywhere(inside: str) -> None:
+    program = f"""
+import torch, gradmend
+def enter(t):
+    with gradmend.watch():
+        return (t * t).sum()
+x = torch.ones(3)
+if {inside!r} == "inference_mode":
+    with torch.inference_mode():
+        enter(x)
+elif {inside!r} == "vmap":
+    torch.func.vmap(enter)(torch.ones(2, 3))
+else:
+    torch.func.grad(enter)(x)
+with gradmend.watch():
+    a = torch.ones(2, requires_grad=True)
+    b, c = a * 2, a * 3
+    c.register_hook(lambda grad: grad.mul_(10))
+    try:
+        (b + c).backward(torch.ones(2))
+    except gradmend.ConflictError as error:
+        assert "GM207" in str(error)
+    else:
+        raise AssertionError
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -74,6 +74,11 @@ ROWS = [
         "write line 10 as `z = scale(y.clone(), 2.0)`",
     ),
     (
+        "a row made of another one, in one line",
+        "h = torch.ones(2, 4)\nfor t in range(4):\n    h[t % 2] = h[(t + 1) % 2] * x[t]\nh.pow(2).sum().backward()",
+        "write line 7 as `h = h.select_scatter(h[(t + 1) % 2] * x[t], 0, t % 2)`",
+    ),
+    (
         "a second name",
         "y = x.exp()\nz = y\ny *= 2\n(z * 1.5).sum().backward()",
         "write line 5 as `y = x.exp().clone()`",

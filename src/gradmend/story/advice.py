@@ -160,11 +160,15 @@ def _rewritten(conflict: Conflict) -> str:
     # `h[0] = h[0].add(1)` writes to h all the same, unless h is a list.
     item = (write.tensor.name or "").endswith("]") and bool(write.view or (saved and saved.view))
     barred = write.tensor.dtype in _NARROW or item
+    # A copy above the statement is what its own right side reads and saves: `h[t] = net(h[t - 1])`.
+    reads = saved is not None and any(
+        f.file == frame.file and lines[0] <= f.line <= lines[1] for f in saved.site.users
+    )
     project, found = _candidates(conflict)
     for candidate in found:
         if candidate.kind in _AT_THE_WRITE and not (barred and candidate.kind == "rebind"):
             told = _told(candidate, project, frame.file, lines)
-            if told:
+            if told and not (reads and told.startswith("put ")):
                 return told
     return ""
 

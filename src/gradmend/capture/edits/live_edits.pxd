@@ -2,7 +2,6 @@ cdef class _State:
     cdef public bint on
     cdef public dict aliases
     cdef public long long sweep_at
-    cdef public bint leaves
     cdef public list pending, handed, inputs, leaf_writes
 
 cdef _State _state

@@ -76,7 +76,6 @@ class _State:
         self.on = False  # whether any context listens
         self.aliases: dict[int, _Alias] = {}
         self.sweep_at = _MOST_ALIASES  # so many of them, then those that are gone are let go
-        self.leaves = False  # whether a leaf may be one of them: nn.Parameter(y), w.set_(y), w.data = y
         self.pending: list[weakref.ref[Edit]] = []
         self.handed: list[weakref.ref[Handed]] = []
         self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running
@@ -126,7 +125,6 @@ def alias_by_leaf(t: torch.Tensor) -> None:
         return  # a view made under no_grad whose base was written since: PyTorch refuses to say more of it
     if not leaf:
         alias(t)
-        state.leaves = True
 
 
 def alias(t: torch.Tensor) -> None:
@@ -177,7 +175,10 @@ def unconcerned(t: torch.Tensor) -> bool:
         return True
     if t._is_view() or (_state.inputs if tracked else _state.aliases):
         return False
-    return t.is_leaf and not _state.leaves if tracked else True
+    if not tracked:
+        return True
+    # A leaf may lie over the memory of a graph tensor: nn.Parameter(y), nn.Parameter(y.detach()), w.set_(y), w.data = y.
+    return t.is_leaf and not (_state.aliases and _storage_of(t)._cdata in _state.aliases)
 
 
 def before(
@@ -200,7 +201,7 @@ def before(
                 if grad and not op.startswith("dist."):  # autograd sees no collective
                     continue
                 under = owner_of(t)
-                known = _alias_of(under) if state.leaves and under.is_leaf else None
+                known = _alias_of(under) if state.aliases and under.is_leaf else None
             elif state.aliases or (t._is_view() and owner_of(t).requires_grad):
                 known = _alias_of(t)
                 if known is None and not state.inputs:
@@ -354,7 +355,6 @@ def arm() -> None:
 def disarm() -> None:
     state.on = False
     state.aliases.clear()
-    state.leaves = False
     state.pending.clear()
     state.handed.clear()
     state.leaf_writes.clear()

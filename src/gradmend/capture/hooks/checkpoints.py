@@ -63,6 +63,7 @@ class Region:
         self.reads: dict[tuple[Any, ...], Read] = {}
         self.places: dict[_At, Read] = {}
         self.numbers: list[tuple[str, tuple[Any, ...], Raw]] = []
+        self.training: dict[tuple[str, int], tuple[bool, Raw]] = {}  # of norms, and which call of them
         self.rng = _random_state()
         self.draws = False
 
@@ -138,10 +139,15 @@ class _Reader(TorchFunctionMode):
             found = found[:1]
         self.calls[name] += 1
         which = self.calls[name]
-        if name not in _NORMS:
+        if name in _NORMS:  # its other numbers may change from call to call, and do no harm
+            self.training(name, which, _is_training(name, args, kwargs))
+        else:
             self.number(name, tuple(a for a in (*args, *kwargs.values()) if type(a) in (float, int, bool)))
         written = _written(name, args, kwargs)
-        counted = self.before_write(name, written)
+        overwritten = name in _OVERWRITING or (name == "__setitem__" and _is_all(args[1]))
+        if overwritten:  # from here on its value is the region's own doing
+            self.own |= {key_of(t) for t in written if t.nbytes == _Base.untyped_storage(t).nbytes()}
+        counted = [] if overwritten else self.before_write(name, written)
         # The tap that led here asked before these Saves were made.
         token = hub.LEDGER.before(name, counted) if counted else None
         made: set[int] = set()
@@ -162,7 +168,7 @@ class _Reader(TorchFunctionMode):
         """A region may count calls in a buffer: what it changed matters only if it reads it afterwards."""
         counted = []
         for t in written:
-            if name not in _OVERWRITING and self.is_outer(t):
+            if self.is_outer(t):
                 entry = self.enter(name, t)
                 if entry is not None:
                     self.changed.setdefault(key_of(t), []).append(entry)
@@ -199,6 +205,9 @@ class _Reader(TorchFunctionMode):
     def number(self, name: str, now: tuple[Any, ...]) -> None:
         self.region.numbers.append((name, now, raw_here()))
 
+    def training(self, name: str, which: int, now: bool) -> None:
+        self.region.training[name, which] = now, raw_here()
+
 
 class _Again(_Reader):
     """The second run: tensors in the place of others, and other numbers."""
@@ -233,6 +242,12 @@ class _Again(_Reader):
             first, then = f"{name} with {_say(was, now)}", f"runs it with {_say(now, was)}"
             self.region.stop("number", raw, self.raw, first, then, op=name)
 
+    def training(self, name: str, which: int, now: bool) -> None:
+        was, raw = self.region.training.get((name, which), (now, ()))
+        if was != now:
+            first, then = f"{name} with training={was}", f"runs it with training={now}"
+            self.region.stop("number", raw, self.raw, first, then, op=name)
+
 
 def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Equal, NaN being equal to NaN."""
@@ -243,6 +258,12 @@ def _say(these: tuple[Any, ...], others: tuple[Any, ...]) -> str:
     if len(these) != len(others):
         return str(list(these))
     return ", ".join(str(a) for a, b in zip(these, others, strict=True) if a != b)
+
+
+def _is_all(key: Any) -> bool:
+    """`t[:] = ...`, `t[...] = ...`"""
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
 
 
 def _written(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -259,9 +280,14 @@ def _written(name: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 def _running(name: str, args: Any, kwargs: Any) -> list[Any]:
     """The running statistics of a norm in training: changed, and not used."""
+    if not _is_training(name, args, kwargs):
+        return []
+    return [*args[1:3], kwargs.get("running_mean"), kwargs.get("running_var")]
+
+
+def _is_training(name: str, args: Any, kwargs: Any) -> bool:
     # F.batch_norm(input, mean, var, weight, bias, training); instance_norm has the same order.
-    training = args[5] if len(args) > 5 else kwargs.get(_NORMS[name], name == "instance_norm")
-    return [*args[1:3], kwargs.get("running_mean"), kwargs.get("running_var")] if training else []
+    return bool(args[5] if len(args) > 5 else kwargs.get(_NORMS[name], name == "instance_norm"))
 
 
 # ------------------------------------------------------------------- both kinds

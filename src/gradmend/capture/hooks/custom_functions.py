@@ -265,6 +265,8 @@ def _put(held: Any, path: Path, value: Any) -> None:
     """Containers stay the objects they are, as backward may write to them: only tuples are made anew."""
     *above, step = path
     holder = _found(held, above)
+    if step not in dict(_items(holder)):
+        return  # an earlier backward has taken it away
     if isinstance(holder, tuple):
         items = [value if i == step else item for i, item in enumerate(holder)]
         again = type(holder)(*items) if hasattr(holder, "_fields") else type(holder)(items)

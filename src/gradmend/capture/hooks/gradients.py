@@ -219,11 +219,13 @@ class _Probe(torch.autograd.Function):
 def measure() -> None:
     """Count the holders of gradients that have one owner, once. Custom Functions must be armed already."""
     global _measuring
-    if _alone:
+    if (
+        _alone or torch._C._are_functorch_transforms_active()
+    ):  # inside one, a backward is another thing: the next time
         return
     _measuring = {}
     try:
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             for kind in ("function", *_REGISTERING):
                 _one_backward(kind)
         _alone.update(_measuring)

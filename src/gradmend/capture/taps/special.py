@@ -88,8 +88,7 @@ def _part_property(slot: Any, part: str) -> property:
     def set_(self: torch.Tensor, new: Any) -> None:
         if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
-        with torch.no_grad():
-            target = slot.__get__(Base.detach(self))
+        target = slot.__get__(self)  # with its history: in grad mode autograd sees this write itself
         return hub.carry(hub.before(f".{part} =", (target,)), slot.__set__, (self, new))
 
     # `del x.real` ends the process in plain torch 2.13: here it is an AttributeError.
