@@ -4,8 +4,8 @@ Ops that use the tensor afterwards compute with the new value, while their gradi
 old one. Whether that is wrong shows only when the gradient arrives: at an edited element a zero is harmless
 (`scores.data.masked_fill_(mask, -inf)` before a softmax), anything else is a Finding.
 
-An Edit is kept by the node whose output was changed and dies with its graph. Leaves are no matter of ours:
-changing them without a graph is how parameters are updated.
+An Edit is kept by the node whose output was changed and dies with its graph. Leaves are no matter of ours, unless they
+lie over such an output: changing them without a graph is how parameters are updated.
 """
 
 from __future__ import annotations
