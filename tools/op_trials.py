@@ -342,13 +342,13 @@ def _other(t: torch.Tensor, value: int, all_: Sequence[torch.Tensor] = ()) -> to
 
 def _shaped(other: torch.Tensor, t: torch.Tensor) -> torch.Tensor | None:
     """The values that broadcasting sets beside t's."""
-    if other.dtype != t.dtype or other is t or other.dim() > t.dim() + 2:
+    if other.dtype != t.dtype or other is t or not other.numel() or other.dim() > t.dim() + 2:
         return None
     while other.dim() > t.dim():
-        other = other[0] if other.shape[0] else other.flatten()
+        other = other[0]
     lead = t.dim() - other.dim()
     for i, size in enumerate(t.shape[lead:]):
-        if size == 1 and other.shape[i]:
+        if size == 1:
             other = other.narrow(i, 0, 1)
     try:
         return other.detach().expand(t.shape).clone()
