@@ -129,3 +129,18 @@ def test_a_write_inside_a_checkpointed_block_overwrites_what_its_recomputation_s
         gradient(checkpointed)
     assert caught.value.conflict.kind == "silent"
     assert caught.value.conflict.rule == "GM101"
+
+
+@both_modes
+def test_batches_that_a_norm_counts_for_its_statistics(reentrant: bool) -> None:
+    """With `momentum=None` the count is read, and only the running statistics are made of it."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3, momentum=None), torch.nn.Tanh())
+    x = torch.randn(5, 4, requires_grad=True)
+    with gradmend.heal() as session:
+        for _ in range(2):
+            x.grad = None
+            checkpoint(net, x, use_reentrant=reentrant).sum().backward()
+    (right,) = torch.autograd.grad(net(x).sum(), x)
+    torch.testing.assert_close(x.grad, right)
+    assert session.outcome == "clean"

@@ -150,3 +150,47 @@ def test_a_container_that_the_first_backward_emptied(how):
         z.backward(retain_graph=True)
         z.backward()
     assert x.grad.tolist() == [4.0, 4.0]
+
+
+class KeepsAnAlias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, b):
+        ctx.b = b.detach()
+        return x * b
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.b, None
+
+
+def under_set(b):
+    b.set_(torch.full((3,), 7.0))
+
+
+def under_data(b):
+    b.data = torch.full((3,), 7.0)
+
+
+@pytest.mark.parametrize("policy", ["watch", "heal"])
+@pytest.mark.parametrize("swap", [under_set, under_data])
+def test_an_alias_keeps_its_memory_when_the_tensor_gets_another(policy, swap):
+    x, b = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+    with getattr(gradmend, policy)() as session:
+        y = KeepsAnAlias.apply(x, b)
+        swap(b)
+        b.add_(1)  # steps the counter of ctx.b too, which lies in other memory now
+        y.sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+    assert session.outcome == "clean"
+
+
+def test_a_write_to_the_memory_that_an_alias_kept_is_found():
+    x, b = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+    with gradmend.heal() as session:
+        y = KeepsAnAlias.apply(x, b)
+        other = b.detach()
+        b.set_(torch.full((3,), 7.0))
+        other.add_(1)
+        y.sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0, 2.0]
+    assert [c.rule for c in session.conflicts] == ["GM205"]

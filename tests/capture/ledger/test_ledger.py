@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -124,3 +126,20 @@ def test_writes_are_told_oldest_first_with_their_number() -> None:
     writes = stopped.value.conflict.writes
     assert [w.op for w in writes][:1] == ["mul_"]
     assert sum(w.times for w in writes) == 4
+
+
+_AT_PYTHONS_END = """
+import torch, gradmend
+from gradmend.capture.ledger import entries
+x, b = torch.ones(3, requires_grad=True), torch.ones(3)
+with gradmend.watch():
+    kept = [x * b for _ in range(5)]
+    b.add_(0)
+vars(entries).update(dict.fromkeys(vars(entries)))
+kept.clear()
+"""
+
+
+def test_the_last_saves_die_when_the_names_of_our_modules_are_gone():
+    ran = subprocess.run([sys.executable, "-c", _AT_PYTHONS_END], capture_output=True, text=True, timeout=300)
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -48,6 +48,8 @@ _OVERWRITING = frozenset(
     "copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_".split()
 )
 _MODES = "_set_"  # `_set_grad_enabled` and its like: a reentrant region runs first without grad, then with it
+# Where a layer counts its batches: with `momentum=None` the count makes the running statistics, and nothing else.
+_BATCH_NORM = torch.nn.BatchNorm1d.forward.__code__.co_filename
 _NORMS = {"batch_norm": "training", "instance_norm": "use_input_stats"}
 _IN_PLACE = frozenset((*OPERATORS, "__setitem__"))
 
@@ -127,11 +129,13 @@ class _Reader(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        file = sys._getframe(1).f_code.co_filename
         if (
             name in _SHAPE_ONLY
             or name.startswith(_MODES)
             or _compiling()
-            or _is_ours(sys._getframe(1).f_code.co_filename)
+            or _is_ours(file)
+            or (name == "__float__" and file == _BATCH_NORM)
         ):
             return func(*args, **kwargs)
         found = [*_tensors(args), *_tensors(kwargs.values(), 1000)]

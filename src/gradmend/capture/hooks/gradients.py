@@ -8,6 +8,7 @@ lone gradient counts is measured once, on a tiny graph. heal() gives the hook a 
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -236,14 +237,17 @@ def measure() -> None:
 def _one_backward(kind: str) -> None:
     x = torch.ones(2, requires_grad=True)
     h = x * 2
-    nothing = _Hook(lambda *_: None, kind)
+    # Put where the registering functions would: the program may have wrapped those.
+    hooks = OrderedDict({0: _Hook(lambda *_: None, kind)})
     if kind == "tensor":
-        h.register_hook(nothing)
+        h._backward_hooks = hooks
+        h.grad_fn._register_hook_dict(h)
     elif kind == "function":
         h = _Probe.apply(h)
     else:
         module = torch.nn.Tanh()  # passes on a gradient of its own making
-        getattr(module, _REGISTERING[kind][1])(nothing)
+        module._is_full_backward_hook = True
+        setattr(module, "_backward_hooks" if kind == "module" else "_backward_pre_hooks", hooks)
         h = module(h)
     # The engine itself: this backward is nobody's business.
     _engine.run_backward(((h.pow(2) * 1.5).sum(),), (torch.ones(()),), False, False, (), True, True)

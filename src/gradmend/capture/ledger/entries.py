@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # A storage that is written for ever beside a Save that lives for ever keeps its first and last Writes.
 _MOST_WRITES = 8192
-_MOST_WAITING, _MOST_DEAD = 32, 512  # Saves that died since the dead were last buried
 _MOST_ENTERED = 64
 
 _ref: Any = edge.ref  # a weak reference
@@ -313,8 +312,9 @@ class Timeline:
         dead.append((self, layout))
         # A storage that was written has memory waiting to be freed; else the next Write tidies up.
         waiting = len(dead)
-        hurry = len(self.counters) > 0 and (waiting > _MOST_WAITING or waiting >= self.lives())
-        if hurry or waiting > _MOST_DEAD:
+        # Plain numbers: at Python's end, the names of a module are gone before the last Save is.
+        hurry = len(self.counters) > 0 and (waiting > 32 or waiting >= self.lives())
+        if hurry or waiting > 512:
             self.ledger.bury()
 
     def forget(self, layout: Layout | None) -> None:

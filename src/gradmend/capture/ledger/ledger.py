@@ -329,20 +329,27 @@ class Ledger:
                     counter.seen = t._version
 
     def swapped(self, t: torch.Tensor, op: str) -> Callable[[], None]:
-        """`t` is about to get other memory (`t.data = new`, `t.set_`): Saves that are `t` itself lose theirs."""
+        """`t` is about to get other memory (`t.data = new`, `t.set_`): Saves that are `t` itself lose theirs.
+
+        Those of its version counter (`t.detach()`) keep it, and the counter goes on with `t`.
+        """
         self.settle()
         found = self._timeline_of(t)
-        mine = [] if found is None else [e for e in found[0].saves() if e.original and e.original() is t]
-        if not mine:
+        if found is None:
             return _nothing
+
+        def is_it(save: Save) -> bool:
+            return save.original is not None and save.original() is t
+
+        saves = [e for e in found[0].saves() if is_it(e) or same_counter(e.handle, t)]
         write = Write(self.tick(), op, raw_here(), layout_of(t), "metadata")
-        for save in mine:
+        for save in saves:
             self._leave_counter(save)
 
         def done() -> None:
             new = _detach_unseen(t)
-            for save in mine:
-                save.swaps = (*save.swaps, (write, new))
+            for save in saves:
+                save.swaps = (*save.swaps, (write, new if is_it(save) else save.handle))
 
         return done
 
