@@ -37,6 +37,39 @@ for _ in range(3):
         ["    score = d(fake)"],
         [],
     ),
+    "forward_with_running_statistics_made_once": (
+        """
+net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(16, 4)
+out = net(x)
+for _ in range(3):
+    opt.zero_grad()
+    loss = (out ** 2).mean()
+    loss.backward(retain_graph=True)
+    opt.step()
+""",
+        ["    out = net(x)"],
+        ["out = net(x)"],
+    ),
+    "two_steps_in_one_iteration": (
+        """
+net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(8, 4)
+for _ in range(1):
+    out = net(x)
+    first = out.mean()
+    second = out.pow(2).mean()
+    opt.zero_grad()
+    first.backward(retain_graph=True)
+    opt.step()
+    second.backward()
+    opt.step()
+""",
+        ["    out = net(x)", "    second = out.pow(2).mean()"],
+        [],
+    ),
     "actor_through_two_critics": (
         """
 actor, q1, q2 = nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(2, 1)
@@ -349,3 +382,42 @@ def test_a_gradient_that_is_all_but_gone_is_told() -> None:
     assert effect(calls[0], calls[1]).endswith("; the gradient norm of backward call 1 -99.8%")
     assert effect(calls[0], calls[2]) == "no loss of the compared calls changes"
     assert effect(calls[3], calls[3]).endswith("; all its gradients are zero to rounding: nothing is trained")
+
+
+TIME = """
+cell, head = nn.RNNCell(4, 8), nn.Linear(8, 1)
+opt = torch.optim.SGD([*cell.parameters(), *head.parameters()], 0.01)
+h, xs = torch.zeros(2, 8), torch.randn(4, 2, 4)
+"""
+MADE_BEFORE = """
+for x in xs:
+    h = cell(x, h)
+for _ in range(3):
+    opt.zero_grad()
+    head(h).pow(2).mean().backward(retain_graph=True)
+    opt.step()
+"""
+CARRIED = """
+for x in xs:
+    h = cell(x, h)
+    opt.zero_grad()
+    head(h).pow(2).mean().backward(retain_graph=True)
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("loop", [MADE_BEFORE, CARRIED], ids=["made_before", "carried"])
+def test_no_step_in_time_is_cut_off_from_its_parameters(loop: str, plan: Callable[[str], Plan]) -> None:
+    found = plan(HEAD + TIME + loop)
+    assert not any("cell(x, h).detach()" in text for o in found.options for text in o.sources.values())
+    for option in found.options:
+        if option.candidate.kind == "detach":
+            assert "it cuts the gradient" in option.candidate.note
+
+
+def test_parameters_that_get_no_gradient_any_more_are_told() -> None:
+    one, none = np.ones(3), np.zeros(3)
+    names = {"0": "cell.weight", "1": "cell.bias", "2": "head.weight"}
+    before = [{"roots": [np.ones(1)], "grads": {"0": one, "1": one, "2": one}, "names": names}]
+    after = [{"roots": [np.ones(1)], "grads": {"0": None, "1": none, "2": one}, "names": names}]
+    assert effect(before, after).endswith("; no gradient reaches cell.weight and 1 more")

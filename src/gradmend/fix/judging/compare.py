@@ -56,8 +56,8 @@ def compare(
 
 
 def effect(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
-    """How much the first loss that changes does, and whether a gradient is all but gone, in one clause."""
-    return _loss_effect(before, after) + _vanished(before, after)
+    """How much the first loss that changes does, and which gradients are gone or all but gone, in one clause."""
+    return _loss_effect(before, after) + (_vanished(before, after) or _untrained(before, after))
 
 
 def _vanished(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
@@ -68,6 +68,14 @@ def _vanished(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
         if b < _GONE * a:
             return f"; the gradient norm of backward call {number} {100 * (b - a) / a:+.3g}%"
     return ""
+
+
+def _untrained(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+    old, new = ({k for c in calls for k, g in c["grads"].items() if g is not None and g.any()} for calls in (before, after))
+    names = {k: n for c in before for k, n in c.get("names", {}).items()}
+    lost = [names.get(key, key) for key in sorted(old - new)]
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return f"; no gradient reaches {lost[0]}{more}" if lost else ""
 
 
 def _norm(call: dict[str, Any]) -> float:

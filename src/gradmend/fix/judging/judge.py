@@ -90,6 +90,8 @@ class Judge:
         """Does the edited program, under plain PyTorch, compute what the original meant? `moved`: an update moved."""
         if not trial.ran:
             return Verdict(False, why=trial.why)
+        if trial.extra.get("twice", 0) > (self.oracle or self.plain).extra.get("twice", 0):
+            return Verdict(False, why="an optimizer would step twice with the same gradients")
         if self.basis != "differences":
             assert self.oracle is not None
             return compare(self.oracle, trial, output=self.output, moved=moved)

@@ -15,8 +15,8 @@ from gradmend.fix.source.facts import Facts
 from gradmend.fix.source.tree import Tree
 
 ALONE = "gradients of earlier losses are not added again; no graph of earlier steps is kept"
-NOT_TRAINED = "it is a constant then: no gradient goes through the forward that made it"
-DETACHED = "gradients stop at the state carried over; no graph of earlier steps is kept"
+NOT_TRAINED = "it cuts the gradient: none goes through the forward that made it, for which it is a constant then"
+DETACHED = "it cuts the gradient through time: none goes from a loss to the steps before the last backward(), whose graph is not kept"
 
 
 # -- detach what is carried over ---------------------------------------------------------------------
@@ -44,6 +44,8 @@ def made_once(project: Project, facts: Facts) -> Iterator[Candidate]:
     """What is made before the loop and used in each iteration: `old = net(x)` -> `old = net(x).detach()`."""
     for _, place, tree in syntax.spots(project, facts.saved.chain if facts.saved is not None else ()):
         for statement in tree.statements(place.line, place):
+            if _goes_on(tree, statement):
+                continue  # a step in time: cut there, it would go back no step at all
             for assign in _flow(tree, statement):
                 target, value = assign.targets[0].target, assign.value
                 code = tree.code(value)
@@ -51,6 +53,13 @@ def made_once(project: Project, facts: Facts) -> Iterator[Candidate]:
                 new = tree.replace(tree.cut(value, f"{code}.detach()" if tight else f"({code}).detach()"))
                 title = f"detach `{tree.code(target)}` where it is made (line {tree.lines(assign)[0]})"
                 yield Candidate(title, "detach", 0, {place.file: new}, NOT_TRAINED)
+
+
+def _goes_on(tree: Tree, statement: cst.CSTNode) -> bool:
+    """`h = cell(x, h)` in a loop."""
+    made = {tree.code(n) for t in getattr(statement, "targets", ()) for n in _targets(t.target)}
+    loops = [n for n in tree.up(statement) if isinstance(n, (cst.For, cst.While))]
+    return any(made & set(_carried(tree, loop)) for loop in loops)
 
 
 def _flow(tree: Tree, first: cst.CSTNode) -> Iterator[cst.Assign]:

@@ -156,6 +156,7 @@ def _execute(
         "state": recorder.state(main.__dict__),
         "live": sorted(recorder.live),
         "files": _files(recorder),
+        "twice": recorder.twice,
         **extra,
     }
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from gradmend.capture.graph import nodes, reads
+
 
 class Copies:
     def __init__(self) -> None:
@@ -31,12 +33,18 @@ class Copies:
         if seen is not None:
             if seen._version != version:
                 self.refused += 1
-            elif not _same(seen, copy) or _swapped(seen, leaf):
+            elif (not _same(seen, copy) or _swapped(seen, leaf)) and _is_read(kept, seen):
                 self.silent += 1
         return copy
 
     def hooks(self) -> Any:
         return torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+
+
+def _is_read(kept: Any, seen: torch.Tensor) -> bool:
+    """BatchNorm keeps its running statistics, moves them, and in training never reads them."""
+    node = nodes.current()
+    return node is None or reads.is_read(node, reads.slot_of(node, kept), seen.device.type)
 
 
 def _swapped(seen: torch.Tensor, leaf: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._guards import detect_fake_mode
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradmend.capture.graph.nodes import edges
 
@@ -30,6 +31,8 @@ class Recorder:
         self.calls: list[dict[str, Any]] = []
         self.modules: list[torch.nn.Module] = []
         self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
+        self.twice = 0  # steps of an optimizer after one with no backward between
+        self._stepped: dict[int, int] = {}  # an optimizer -> the backward calls before its last step
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
         self._seen: dict[int, tuple[int, int, float]] = {}  # the leaves at the end of the last backward
@@ -52,6 +55,12 @@ class Recorder:
         for home in homes:
             home._engine_run_backward = run
         self._watch_modules()
+        register_optimizer_step_post_hook(self._step)
+
+    def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        done = len(self.calls)
+        self.twice += self._stepped.get(id(optimizer)) == done
+        self._stepped[id(optimizer)] = done
 
     def _watch_modules(self) -> None:
         made = self.modules
