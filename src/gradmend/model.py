@@ -191,7 +191,7 @@ class History:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Conflict:
     """What went wrong, once: an overwritten Save, or an error of PyTorch's own in this family."""
 
@@ -213,6 +213,11 @@ class Conflict:
     edit: str = ""  # the first edit to try, in one line
     fixes: tuple[Fix, ...] = ()
     history: History | None = None
+
+    def __repr__(self) -> str:
+        """One short line; `as_json()` has all of it."""
+        at = f" at {self.culprits[0].file}:{self.culprits[0].line}" if self.culprits else ""
+        return f"<Conflict {self.rule} {self.kind}{at}>"
 
     def as_json(self) -> dict[str, Any]:
         saved = self.saved

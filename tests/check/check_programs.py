@@ -2118,6 +2118,91 @@ def fit(loader):
 fit([(torch.randn(2, 3), torch.randn(2, 1)) for _ in range(3)])
 """,
     ),
+    "state_cut_by_a_function_that_calls_itself": (
+        (),
+        False,
+        """\
+import os
+import torch
+from torch import nn
+
+def cut(h):
+    if isinstance(h, torch.Tensor):
+        return h.detach()
+    else:
+        return tuple(cut(v) for v in h)
+
+class Model(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        if kind in ("LSTM", "GRU"):
+            self.rnn = getattr(nn, kind)(4, 8)
+        else:
+            self.rnn = nn.RNN(4, 8)
+
+    def forward(self, x, h):
+        return self.rnn(x, h)
+
+    def start(self):
+        w = next(self.parameters())
+        if self.kind == "LSTM":
+            return (w.new_zeros(1, 2, 8), w.new_zeros(1, 2, 8))
+        return w.new_zeros(1, 2, 8)
+
+net = Model(os.environ.get("KIND", "LSTM"))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+h = net.start()
+for _ in range(3):
+    h = cut(h)
+    out, h = net(torch.randn(5, 2, 4), h)
+    opt.zero_grad()
+    out.sum().backward()
+    opt.step()
+""",
+    ),
+    "state_that_no_function_cuts": (
+        (35,),
+        False,
+        """\
+import os
+import torch
+from torch import nn
+
+def cut(h):
+    if isinstance(h, torch.Tensor):
+        return h.detach()
+    else:
+        return tuple(cut(v) for v in h)
+
+class Model(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        if kind in ("LSTM", "GRU"):
+            self.rnn = getattr(nn, kind)(4, 8)
+        else:
+            self.rnn = nn.RNN(4, 8)
+
+    def forward(self, x, h):
+        return self.rnn(x, h)
+
+    def start(self):
+        w = next(self.parameters())
+        if self.kind == "LSTM":
+            return (w.new_zeros(1, 2, 8), w.new_zeros(1, 2, 8))
+        return w.new_zeros(1, 2, 8)
+
+net = Model(os.environ.get("KIND", "LSTM"))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+h = net.start()
+for _ in range(3):
+    out, h = net(torch.randn(5, 2, 4), h)
+    opt.zero_grad()
+    out.sum().backward()
+    opt.step()
+""",
+    ),
     "penalty_and_frozen_critic": (
         (),
         False,

@@ -12,6 +12,7 @@ import torch
 from silent_programs import ALL, Program
 from test_silent_quiet import ALL as QUIET
 
+import gradmend
 from gradmend.api.auditing import Audit
 
 
@@ -109,3 +110,15 @@ def test_a_verdict_is_printed_in_words() -> None:
         y.data.add_(1)
         y.sum().backward()
     assert "the gradient of 1 of 1 tensor is wrong" in str(verdict) and "[GM201]" in str(verdict)
+
+
+def test_a_conflict_shows_itself_in_one_short_line() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    with gradmend.audit() as verdict:
+        h = x * 2
+        h.data[0] = 5.0
+        (h**2).sum().backward()
+    assert verdict.is_wrong and not verdict.wrong
+    ((_, conflict),) = verdict.stopped
+    line = conflict.culprits[0].line
+    assert repr(conflict) == f"<Conflict GM210 silent at {__file__}:{line}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import gradmend
 from gradmend.model import Conflict
-from gradmend.story.advice import advised
+from gradmend.story.advice import advised, prover
 
 HEAD = "import torch\nx = torch.linspace(-1, 1, 16).reshape(4, 4).requires_grad_()\nw = torch.ones(4, 4, requires_grad=True)\n"
 
@@ -113,3 +114,32 @@ def test_a_parameter_goes_by_its_path() -> None:
         Trainer().step()
     message = caught.value.conflict.message
     assert "SGD.step on line" in message and "changes `self.critic.1.weight` in place" in message
+
+
+class _Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad.mul_(2)
+
+
+def test_a_custom_backward_is_no_hook() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(gradmend.ConflictError) as caught, gradmend.watch():
+        (x * 2 + _Doubles.apply(x * 3)).backward(torch.ones(2))
+    assert caught.value.conflict.rule == "GM207"
+    assert "hook" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", ["GM208", "GM101"])
+def test_a_proof_is_promised_where_there_is_one(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    said = prover(Conflict(rule, "silent", ""))
+    assert ("if it can prove it" in said) == (rule == "GM208")

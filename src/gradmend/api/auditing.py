@@ -49,6 +49,8 @@ class Verdict:
 
     @property
     def wrong(self) -> list[Leaf]:
+        """Leaves whose gradient differs from the right one. Where no right one can be had (an edit behind autograd's
+        back, GM210; a checkpoint that finds other values, GM208), `stopped` has the conflict: ask `is_wrong`."""
         return [leaf for leaf in self.leaves.values() if leaf.wrong]
 
     @property

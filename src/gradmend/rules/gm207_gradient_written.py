@@ -30,8 +30,8 @@ b.register_hook(lambda grad: grad * 10)
 (a + b).backward(torch.ones(2))
 """,
     fix="""
-Returning a new tensor from the hook is always safe. Clipping and scaling of `.grad` after backward, as
-optimizers do it, is not meant here and is fine.
+Returning a new tensor, from a hook or a custom backward, is always safe. Clipping and scaling of `.grad`
+after backward, as optimizers do it, is not meant here and is fine.
 """,
     right="torch.full_like(x, 32.0)",
 )

@@ -96,7 +96,9 @@ def prover(conflict: Conflict) -> str:
     )  # a reviewer's order: it may show another one
     # Which forward is meant where parameters were stepped: often its user alone can tell.
     choice = ", or what there is to choose from" if conflict.rule in _PARAMETERS and not conflict.edit else ""
-    return f"`{command}` tries {edits}, and shows one that it proved{choice}"
+    # What a region reads when it runs again may be out of reach of every edit.
+    shows = "shows one if it can prove it" if conflict.rule == "GM208" else "shows one that it proved"
+    return f"`{command}` tries {edits}, and {shows}{choice}"
 
 
 def _edit(conflict: Conflict) -> str:

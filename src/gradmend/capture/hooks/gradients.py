@@ -236,7 +236,7 @@ def measure() -> None:
 
 def _one_backward(kind: str) -> None:
     x = torch.ones(2, requires_grad=True)
-    h = x * 2
+    h: Any = x * 2
     # Put where the registering functions would: the program may have wrapped those.
     hooks = OrderedDict({0: _Hook(lambda *_: None, kind)})
     if kind == "tensor":

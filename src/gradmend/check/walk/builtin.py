@@ -114,7 +114,7 @@ class Builtins:
             self.walk.attributes.set_attribute(args[0], str(args[1].value), args[2], node)
             return NONE
         if name == "isinstance" and len(args) > 1:
-            known = self._is_instance(args[0], args[1])
+            known = self.is_instance(args[0], args[1])
             return unknown() if known is None else Const(known)
         if name == "len":
             known_text = isinstance(first, Const) and isinstance(first.value, str)
@@ -154,7 +154,7 @@ class Builtins:
             return self.walk.over(args[0], lambda v: self.walk.attributes.attribute(v, key.value, node))
         return unknown()
 
-    def _is_instance(self, value: Value, cls: Value) -> bool | None:
+    def is_instance(self, value: Value, cls: Value) -> bool | None:
         wanted = [self.walk.force(c) for c in (cls.items if isinstance(cls, Seq) else [cls])]
         answers = [self._is_one(value, c) for c in wanted]
         if True in answers:

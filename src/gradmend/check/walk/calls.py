@@ -139,11 +139,9 @@ class Calls:
             return manager
         if block is None and self.walk.generators.yields(function):
             return self.walk.generators.make(function, args, keywords)
-        if (
-            len(self.walk.frames) > self.walk.deepest
-            or self.walk.active.count(key) > 1
-            or self.walk.left < 200
-        ):
+        if self.walk.active.count(key) > 1:
+            return unknown()  # it calls itself: what it does to its arguments is being found out just now
+        if len(self.walk.frames) > self.walk.deepest or self.walk.left < 200:
             return self.unknown_call(None, args, keywords, node)
         self.walk.visited.add(key)
         self.walk.modes.setdefault(key, set()).add(self.walk.grad_mode)

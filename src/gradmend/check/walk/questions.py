@@ -209,6 +209,13 @@ class Questions:
             return
         name: Any = test
         wants_none = not holds
+        if _asks_class(test):
+            name, cls = test.args[0], self.walk.eval(test.args[1])  # type: ignore[attr-defined]
+            if isinstance(name, ast.Name) and isinstance(value := self.walk.frame.env.get(name.id), Alt):
+                known = [self.walk.builtin.is_instance(o, cls) for _, o in value.options]
+                fits = [o for o, is_one in zip(value.options, known, strict=True) if is_one in (holds, None)]
+                self._narrowed(self.walk.frame.env, name.id, value, fits)
+            return
         if (
             isinstance(test, ast.Compare)
             and len(test.ops) == 1
@@ -234,10 +241,22 @@ class Questions:
         value = env.get(key)
         if isinstance(value, Alt):
             kept = [o for o in value.options if is_none(o[1]) == wants_none or isinstance(o[1], Opaque)]
-            if kept and len(kept) < len(value.options):
-                self.walk.narrow(env, key, self.walk.either(kept))
+            self._narrowed(env, key, value, kept)
         elif isinstance(value, Opaque) and wants_none and isinstance(test, ast.Compare):
             self.walk.narrow(env, key, NONE)
+
+    def _narrowed(self, env: dict, key: str, value: Alt, kept: list[tuple[Path, Value]]) -> None:
+        if kept and len(kept) < len(value.options):
+            self.walk.narrow(env, key, self.walk.either(kept))
+
+
+def _asks_class(test: ast.expr) -> bool:
+    return (
+        isinstance(test, ast.Call)
+        and isinstance(test.func, ast.Name)
+        and test.func.id == "isinstance"
+        and len(test.args) == 2
+    )
 
 
 def _constant(question: Question) -> bool | None:

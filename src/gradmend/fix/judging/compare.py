@@ -71,7 +71,10 @@ def _vanished(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
 
 
 def _untrained(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
-    old, new = ({k for c in calls for k, g in c["grads"].items() if g is not None and g.any()} for calls in (before, after))
+    old, new = (
+        {k for c in calls for k, g in c["grads"].items() if g is not None and g.any()}
+        for calls in (before, after)
+    )
     names = {k: n for c in before for k, n in c.get("names", {}).items()}
     lost = [names.get(key, key) for key in sorted(old - new)]
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

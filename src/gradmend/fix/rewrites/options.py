@@ -15,7 +15,9 @@ from gradmend.fix.source.facts import Facts
 from gradmend.fix.source.tree import Tree
 
 ALONE = "gradients of earlier losses are not added again; no graph of earlier steps is kept"
-NOT_TRAINED = "it cuts the gradient: none goes through the forward that made it, for which it is a constant then"
+NOT_TRAINED = (
+    "it cuts the gradient: none goes through the forward that made it, for which it is a constant then"
+)
 DETACHED = "it cuts the gradient through time: none goes from a loss to the steps before the last backward(), whose graph is not kept"
 
 
