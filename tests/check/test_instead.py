@@ -64,7 +64,7 @@ def test_where_no_line_will_do_it_is_a_clone_before(line: str) -> None:
 def test_a_view_is_not_cloned_away_from_what_it_shows() -> None:
     """`v = v.clone()` would leave y as it was: another program."""
     (found,) = check_file("/nowhere/h.py", PROGRAM.format(line="v = y[0]\nv.mul_(2)").encode()).findings
-    assert "clone()" not in found.help and "collect the parts" in found.help
+    assert "clone()" not in found.help and "before the view" in found.help
 
 
 def test_every_twin_is_a_method_of_tensors() -> None:

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import gradmend
 from gradmend.check.files import check_file
 
 HEAD = "import sys\nimport torch\nimport torch.nn as nn\nx = torch.ones(3, requires_grad=True)\n"
@@ -414,3 +415,18 @@ class Attention(nn.Module):
         return attn @ x
 """
     assert told(source) == [(10, "GM107", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("write", "rule"),
+    [("y[0] = 1", "GM101"), ("for i in range(2):\n    y[i] = 1", "GM103")],
+    ids=["alone", "in a loop"],
+)
+def test_a_lone_write_to_a_part_fills_no_buffer(write, rule):
+    source = (
+        f"import torch\nx = torch.ones(3, requires_grad=True)\ny = x.exp()\n{write}\ny.sum().backward()\n"
+    )
+    assert [f.rule for f in check_file("/nowhere/main.py", source.encode()).findings] == [rule]
+    with pytest.raises(gradmend.ConflictError) as told, gradmend.watch():
+        exec(compile(source, "main.py", "exec"), {})
+    assert told.value.conflict.rule in (rule, "GM101")  # a loop shows in a file only

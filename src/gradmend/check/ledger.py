@@ -62,6 +62,7 @@ class Write:
     of: Tensor | None = None  # of detach_(): the tensor that was detached
     lent: frozenset = _NONE
     region: Region | None = None
+    looped: bool = False  # in a loop of its function
     elsewhere: bool = False  # a name is written to, and something else may hold the tensor as well
 
 

@@ -106,8 +106,8 @@ def rule_of(save: Save, write: Write) -> str:
         return "GM107"
     if save.leaf:
         return "GM105"
-    if write.part:
-        return "GM103"
+    if write.part and (write.looped or save.whole is None):
+        return "GM103"  # as a buffer is filled; a lone write to a part is none
     return "GM101" if save.slot == "result" else "GM102"
 
 
@@ -220,6 +220,8 @@ def _help(code: str, save: Save, write: Write) -> str:
         return _for_the_caller(write.instead)
     if code == "GM103" and clone and write.instead.part:
         return f"clone it first: `{clone}`; of a buffer filled in a loop, collect the parts in a list and torch.stack them"
+    if code in ("GM101", "GM102") and write.part and not write.instead.part:
+        return "clone the tensor before the view of it is made"
     if code not in ("GM101", "GM102") or not (line or clone):
         return _HELP[code]
     also = _also_elsewhere(save, write) if write.elsewhere else ""

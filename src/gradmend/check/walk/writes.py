@@ -189,6 +189,7 @@ class Writes:
                     via=self.walk.via(),
                     lent=self.walk.lent(),
                     region=self.walk.recomputed,
+                    looped=self.walk.frame.loops > 0,
                     elsewhere=elsewhere,
                 ),
             )
