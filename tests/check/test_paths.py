@@ -16,6 +16,21 @@ DROPOUT = "m = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.Dropout({p}, inpl
 
 # Nothing is told of these.
 QUIET = {
+    "no activation after the last layer": """
+layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+y = x
+for i, layer in enumerate(layers):
+    y = layer(y).sigmoid() if i < len(layers) - 1 else layer(y)
+y += 1
+y.sum().backward()
+""",
+    "the last round by its number": """
+n, y = len(sys.argv) + 2, x
+for i in range(n):
+    y = y.exp() if i + 1 != n else y + 1
+y += 1
+y.sum().backward()
+""",
     "the contrary of a comparison": """
 n = len(sys.argv)
 y = x.exp() if n > 300 else x + 1

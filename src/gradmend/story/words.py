@@ -241,7 +241,7 @@ WITHOUT_EDIT: dict[str, str] = {
     "GM205": "keep it with ctx.save_for_backward, and write out of place",
     "GM206": "work on a copy in forward, or call ctx.mark_dirty(input) and return the input; what backward needs from before the "
     "write is saved as a copy, ctx.save_for_backward(x.clone())",
-    "GM207": "return a new tensor from the hook instead of writing to the one it was given",
+    "GM207": "compute a new gradient instead of writing to the one that was given: `grad = grad * m`, not `grad *= m`",
     "GM208": "write after backward(), or pass the value as an argument and bind a new tensor instead of writing the old one",
     "GM209": "run the collective on a clone, or after backward()",
     "GM210": "make the edit in the open, by an op that returns a new tensor",
