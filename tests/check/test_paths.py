@@ -429,3 +429,19 @@ class Attention(nn.Module):
         return attn @ x
 """
     assert told(source) == [(10, "GM107", "warning")]
+
+
+def test_a_helper_that_is_called_twice_is_no_iteration() -> None:
+    program = """
+a, b = nn.Linear(3, 3), nn.Linear(3, 1)
+def update(opt, loss):
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+first, second = b(x).sum(), b(a(x).tanh()).sum()
+update(torch.optim.SGD(b.parameters(), 0.1), first)
+update(torch.optim.SGD(a.parameters(), 0.1), second)
+"""
+    (told,) = check_file("/nowhere/main.py", (HEAD + program).encode()).findings
+    assert told.rule == "GM104"
+    assert "iteration" not in told.message + told.help
