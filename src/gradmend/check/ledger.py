@@ -71,7 +71,9 @@ class Ledger:
     tick: int = 0
     backwards: int = 0
     calls: tuple[Place | None, ...] = ()  # the calls that led to the backward() that runs
-    ran: dict[tuple[Place, tuple[Place | None, ...]], int] = field(default_factory=dict)  # when each first ran
+    ran: dict[tuple[Place, tuple[Place | None, ...]], int] = field(
+        default_factory=dict
+    )  # when each first ran
     since: int = 0  # what was kept before this tick belongs to another trial
     expected: bool = False  # what runs now is ready for PyTorch's error: `with pytest.raises(RuntimeError)`
 
