@@ -17,6 +17,21 @@ DROPOUT = "m = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.Dropout({p}, inpl
 
 # Nothing is told of these.
 QUIET = {
+    "no activation after the last layer": """
+layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(3))
+y = x
+for i, layer in enumerate(layers):
+    y = layer(y).sigmoid() if i < len(layers) - 1 else layer(y)
+y += 1
+y.sum().backward()
+""",
+    "the last round by its number": """
+n, y = len(sys.argv) + 2, x
+for i in range(n):
+    y = y.exp() if i + 1 != n else y + 1
+y += 1
+y.sum().backward()
+""",
     "the contrary of a comparison": """
 n = len(sys.argv)
 y = x.exp() if n > 300 else x + 1
@@ -430,3 +445,19 @@ def test_a_lone_write_to_a_part_fills_no_buffer(write, rule):
     with pytest.raises(gradmend.ConflictError) as told, gradmend.watch():
         exec(compile(source, "main.py", "exec"), {})
     assert told.value.conflict.rule in (rule, "GM101")  # a loop shows in a file only
+
+
+def test_a_helper_that_is_called_twice_is_no_iteration() -> None:
+    program = """
+a, b = nn.Linear(3, 3), nn.Linear(3, 1)
+def update(opt, loss):
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+first, second = b(x).sum(), b(a(x).tanh()).sum()
+update(torch.optim.SGD(b.parameters(), 0.1), first)
+update(torch.optim.SGD(a.parameters(), 0.1), second)
+"""
+    (told,) = check_file("/nowhere/main.py", (HEAD + program).encode()).findings
+    assert told.rule == "GM104"
+    assert "iteration" not in told.message + told.help

@@ -111,6 +111,7 @@ def test_the_result_is_named(tmp_path: Path, line: str, op: str, name: str | Non
 
 
 ARGUMENTS = [
+    ('y = torch.einsum("i,ij,j->i", a, h, b)', "einsum", "mat2", "bmm", None),
     ("y = x.mul(a)", "mul", 0, None, "x"),
     ("y = x.mul(a)", "mul", "other", "mul", "a"),
     ("y = a * h", "mul", "self", None, "a"),

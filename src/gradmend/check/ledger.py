@@ -71,7 +71,10 @@ class Ledger:
     findings: dict[tuple[str, str, int, int], Finding] = field(default_factory=dict)
     tick: int = 0
     backwards: int = 0
-    ran: dict[Place, int] = field(default_factory=dict)  # each backward(), when it first ran
+    calls: tuple[Place | None, ...] = ()  # the calls that led to the backward() that runs
+    ran: dict[tuple[Place, tuple[Place | None, ...]], int] = field(
+        default_factory=dict
+    )  # when each first ran
     since: int = 0  # what was kept before this tick belongs to another trial
     expected: bool = False  # what runs now is ready for PyTorch's error: `with pytest.raises(RuntimeError)`
 
@@ -104,11 +107,13 @@ class Ledger:
         only: set[Node] | None = None,
         via: Call | None = None,
         lent: frozenset = _NONE,
+        calls: tuple[Place | None, ...] = (),
     ) -> list[Tensor]:
         """Go through the graph as backward would: conflicts, parts that are used up. Returns the leaves it reached."""
         self.backwards += not assumed
         if not assumed:
-            self.ran.setdefault(place, self.tick)
+            self.ran.setdefault((place, calls), self.tick)
+        self.calls = calls
         leaves: list[Tensor] = []
         seen: dict[int, list[Path]] = {}
         # Each with the arms on which it is gone to: those of backward itself, and of the values on the way.
@@ -198,8 +203,8 @@ class Ledger:
                 tuple(pair for pair in way if pair not in path),
             )
             severity: Severity = "error" if sure and not assumed else "warning"
-            # It ran before the write as well: this is a later iteration, whose graph reaches back.
-            later = self.since < self.ran.get(place, write.tick) < write.tick
+            # It ran before the write as well, by the same calls: a later iteration, whose graph reaches back.
+            later = self.since < self.ran.get((place, self.calls), write.tick) < write.tick
             self.told(words.overwritten(save, write, None if assumed else place, severity, later))
             return
 

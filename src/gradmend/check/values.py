@@ -161,13 +161,14 @@ class Group(Tensor):
 
 
 class Const(Value):
-    """A Python constant. `soft`: it stands for others, as the counter of a loop does."""
+    """A Python constant. `soft`: it stands for others, as the counter of a loop does; `last`: in its last round."""
 
-    __slots__ = ("soft", "value")
+    __slots__ = ("last", "soft", "value")
 
-    def __init__(self, value: Any, soft: bool = False) -> None:
+    def __init__(self, value: Any, soft: bool = False, last: bool = False) -> None:
         self.value = value
         self.soft = soft
+        self.last = last
 
 
 class Number(Value):

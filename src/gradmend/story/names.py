@@ -166,6 +166,8 @@ def _call_argument(source: Source, call: ast.Call, which: int | str, op: str | N
     receiver = _receiver(source, call)
     arguments = list(call.args)
     name = _called(call)
+    if name == "einsum":
+        return None  # which operand came to which product, it chose
     if receiver is not None and _is_tensor_method(name):
         arguments.insert(0, receiver)
     elif receiver is not None and which in _SLOTS and op and _OWN_WEIGHT.match(op):

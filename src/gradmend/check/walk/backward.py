@@ -71,6 +71,7 @@ class Backward:
             only=only,
             via=self.walk.via(),
             lent=self.walk.lent(),
+            calls=tuple(frame.call for frame in self.walk.frames),
         )
         if inputs is None:
             create = keywords.get("create_graph")

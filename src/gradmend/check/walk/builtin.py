@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gradmend.check.values import (
@@ -42,7 +43,8 @@ class Builtins:
             return self.walk.generators.counted(first) if name == "enumerate" else first
         if name == "enumerate" and first is not None:
             items = self.walk.iteration.iterate(first, None)
-            return Seq([Seq([Const(i, True), v], "tuple") for i, v in enumerate(items)], "iterator")
+            counters = _counters(range(len(items)))
+            return Seq([Seq([i, v], "tuple") for i, v in zip(counters, items, strict=True)], "iterator")
         if name == "zip":
             columns = [self.walk.iteration.iterate(a, None) for a in args]
             return Seq([Seq(list(row), "tuple") for row in zip(*columns, strict=False)], "iterator")
@@ -146,7 +148,7 @@ class Builtins:
         count = 2
         if stop is not None and not any(b is None for b in bounds):
             count = max(0, min(2, len(range(start, stop, step))))
-        return Seq([Const(start + i * step, True) for i in range(count)], "range")
+        return Seq(_counters([start + i * step for i in range(count)]), "range")
 
     def _getattr(self, args: list[Value], node: ast.AST) -> Value:
         key = args[1]
@@ -215,3 +217,7 @@ class Builtins:
             memo[id(value)] = other
             return other
         return value
+
+
+def _counters(values: Sequence[int]) -> list[Value]:
+    return [Const(value, True, i == len(values) - 1) for i, value in enumerate(values)]

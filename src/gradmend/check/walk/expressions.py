@@ -154,11 +154,27 @@ class Expressions:
             among = _among(left, rights[0])
             return unknown() if among is None else Const(among == isinstance(node.ops[0], ast.In))
         known = self.compared(left, node.ops[0], rights[0])
+        if known is None:
+            known = self._last_round(node)
         if known is not None:
             return Const(known)
         if isinstance(left, Tensor) or isinstance(rights[0], Tensor):
             return self.walk.tensors.comparison(node)
         return unknown()
+
+    def _last_round(self, node: ast.Compare) -> bool | None:
+        """`i < len(layers) - 1`, `i + 1 == n`: whether this is the last round, asked in the last that is walked."""
+        match node:
+            case ast.Compare(ast.Name() as counter, [op], [ast.BinOp(bound, ast.Sub(), ast.Constant(1))]):
+                pass
+            case ast.Compare(ast.BinOp(ast.Name() as counter, ast.Add(), ast.Constant(1)), [op], [bound]):
+                pass
+            case _:
+                return None
+        value = self.walk.eval(counter)
+        if isinstance(bound, ast.Constant) or not (isinstance(value, Const) and value.last):
+            return None
+        return _IN_THE_LAST.get(type(op))
 
     def compared(self, left: Value, op: ast.cmpop, right: Value) -> bool | None:
         """What the comparison gives, where all that it may be agrees."""
@@ -238,6 +254,9 @@ class Expressions:
 
     def _call(self, node: ast.Call) -> Value:
         return self.walk.calls.call(node)
+
+
+_IN_THE_LAST = {ast.Eq: True, ast.GtE: True, ast.NotEq: False, ast.Lt: False}
 
 
 def _compared(a: Value, op: ast.cmpop, b: Value) -> bool | None:
