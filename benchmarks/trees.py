@@ -34,7 +34,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GRADMEND_PURE": "1" if pure else "0"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GRADMEND_PURE": "1" if pure else ""},
         )
 
     def ask(self, mode: str) -> float:
