@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradmend.capture import edge
 from gradmend.capture.hooks import optimizer_steps
 from gradmend.capture.memory.layouts import layout_of
 from gradmend.capture.sites import Raw, raw_here
@@ -19,18 +20,14 @@ from gradmend.capture.taps import hub
 
 _CALLS_KEPT = 8192
 
-_address = torch._C.TensorBase.data_ptr
+_address, _version = torch._C.TensorBase.data_ptr, edge.version
 
 # A written tensor: its address, its bytes from first to last, its layout in them if it has gaps, and its version.
 Place = tuple[int, int, Any, int]
 
 
-class Recorded(NamedTuple):
-    """One call that wrote."""
-
-    op: str
-    raw: Raw
-    tensors: list[Place]  # in the order of the call
+# One call that wrote: the op, its line, its tensors in the order of the call.
+Recorded = tuple[str, Raw, list[Place]]
 
 
 class WriteRecord(NamedTuple):
@@ -47,7 +44,7 @@ class WriteRecord(NamedTuple):
 
 def _place(t: torch.Tensor) -> Place:
     layout = layout_of(t)
-    return _address(t), layout.hi - layout.lo, None if layout.dense else layout, t._version
+    return _address(t), layout.hi - layout.lo, None if layout.dense else layout, _version(t)
 
 
 class Recorder:
@@ -59,7 +56,7 @@ class Recorder:
             tensors = [_place(t) for t in targets]
         except RuntimeError:
             return  # no memory of its own, or an inference tensor
-        self.ring.append(Recorded(op, raw_here(), tensors))
+        self.ring.append((op, raw_here(), tensors))
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: its parameters were written, from the line that called step()."""
@@ -71,7 +68,7 @@ class Recorder:
                     tensors += [_place(p) for p in group["params"] if p.grad is not None]
         except RuntimeError:
             return
-        self.ring.append(Recorded(f"{type(optimizer).__name__}.step", raw_here(), tensors))
+        self.ring.append((f"{type(optimizer).__name__}.step", raw_here(), tensors))
 
     def writes(self) -> list[WriteRecord]:
         return [

@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gradmend.capture.edits.edit import Edit, Key, changed_places, takes_back
 from gradmend.capture.graph import nodes
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.entries import Write, next_number
+from gradmend.capture.ledger.entries import Write, made_write, next_number
 from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.unseen import hidden
@@ -249,7 +249,7 @@ def after(watched: list[Watched]) -> None:
         if changed is None:
             continue
         region = layout_of(physical(one.region))
-        written = Write(0, one.op, one.raw, region)
+        written = made_write(0, one.op, one.raw, region)
         owner = one.owner
         if owner is None:
             assert one.alias is not None
@@ -317,7 +317,7 @@ def unseen() -> list[Edit]:
         changed = changed_places(h.old, h.now)
         if changed is not None:
             layout = layout_of(physical(h.now))
-            written = Write(0, "numpy", h.raw, layout)
+            written = made_write(0, "numpy", h.raw, layout)
             edit = Edit(h.key, layout, layout, changed, h.scope, written, unsure=True, number=h.number)
             found.append(edit)
     return found
@@ -337,7 +337,7 @@ def swapped(t: torch.Tensor, old: torch.Tensor) -> None:
     if changed is not None:
         node = nodes.known(t.grad_fn)
         layout = layout_of(physical(new))
-        written = Write(0, ".data =", raw_here(), layout, "metadata")
+        written = made_write(0, ".data =", raw_here(), layout, "metadata")
         _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, scopes.current(), written))
 
 

@@ -1,2 +1,5 @@
+cimport cython
+
 cpdef current()
+@cython.locals(visited=dict)
 cpdef visit(number, raw)

@@ -78,9 +78,12 @@ def where() -> Raw:
 
 def visit(number: int, raw: Raw) -> None:
     """The node now running asks for a Save made at `raw`. Called from the unpack hook, so it must be cheap."""
-    call = current()
-    if call is not None and not call.retain and len(call.visited) < _NODES_KEPT:
-        call.visited[number] = raw
+    call = running[0] if len(running) == 1 else current()
+    if call is None or call.retain:
+        return
+    visited = call.visited
+    if len(visited) < _NODES_KEPT:
+        visited[number] = raw
 
 
 def who_ran(

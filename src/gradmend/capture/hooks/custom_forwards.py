@@ -10,7 +10,7 @@ import torch
 from gradmend.capture.edits.edit import serials
 from gradmend.capture.edits.live_edits import live, owner_of, state
 from gradmend.capture.graph import nodes
-from gradmend.capture.ledger.entries import Write
+from gradmend.capture.ledger.entries import Write, made_write
 from gradmend.capture.ledger.version_steps import Steps, key_of
 from gradmend.capture.memory.layouts import layout_of
 from gradmend.capture.sites import raw_here
@@ -46,7 +46,7 @@ class Inside:
             saved = {key_of(t) for t in self.inputs if any(t is s for s in given)}
             for t in targets:
                 if key_of(t) in saved:
-                    self.late = Write(0, op, raw_here(), layout_of(t), how)
+                    self.late = made_write(0, op, raw_here(), layout_of(t), how)
 
     def unmarked(self, dirty: Sequence[torch.Tensor]) -> Write | None:
         """The write to an input that was not marked dirty. Those that were are autograd's own from now on."""
@@ -64,7 +64,7 @@ class Inside:
             if writes:
                 found = found or writes[0]
             elif self.steps.unseen(i) and not t.is_leaf:
-                found = found or Write(0, "", (), layout_of(t))
+                found = found or made_write(0, "", (), layout_of(t))
         return found
 
 

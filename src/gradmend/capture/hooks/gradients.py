@@ -19,7 +19,7 @@ from torch._C import TensorBase as _Base
 from gradmend.capture.edits.arrivals import sibling
 from gradmend.capture.graph import calls
 from gradmend.capture.ledger import scopes
-from gradmend.capture.ledger.entries import Write
+from gradmend.capture.ledger.entries import Write, made_write
 from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.ledger.version_steps import Steps, identity, key_of
@@ -65,7 +65,7 @@ class _Seen:
             return
         for t in targets:
             if any(_same(t, g, key) for g, key in zip(self.grads, self.steps.keys, strict=True)):
-                self.written = Write(0, op, raw_here(), _layout(t))
+                self.written = made_write(0, op, raw_here(), _layout(t))
                 return
 
     def __enter__(self) -> _Seen:
@@ -77,7 +77,7 @@ class _Seen:
         if self.written is None:
             for i, g in enumerate(self.grads):
                 if self.steps.unseen(i):
-                    self.written = Write(0, "", raw_here(), _layout(g))
+                    self.written = made_write(0, "", raw_here(), _layout(g))
 
 
 def _same(t: torch.Tensor, grad: torch.Tensor, key: int) -> bool:

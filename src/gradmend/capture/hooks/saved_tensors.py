@@ -20,7 +20,7 @@ from gradmend.capture.hooks import optimizer_steps
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
 from gradmend.capture.ledger.entries import Save
-from gradmend.capture.ledger.scopes import Scope
+from gradmend.capture.ledger.scopes import Scope, own
 from gradmend.capture.ledger.version_steps import key_of
 from gradmend.capture.memory.layouts import PLAIN
 from gradmend.capture.sites import Raw, raw_here
@@ -28,10 +28,9 @@ from gradmend.capture.taps.hub import LEDGER
 from gradmend.errors import refusal
 
 _C = torch._C._autograd
-_Tensor = torch.Tensor
+_Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _asleep = optimizer_steps.asleep
 _running = calls.running
-_scopes = scopes.local
 _STRIDED = torch.strided
 _are_allowed: Callable[[], bool] = _C._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 _ledger = LEDGER  # compiled, its calls are C's own
@@ -45,14 +44,15 @@ _local = _Local()
 
 
 def _pack(t: torch.Tensor) -> Any:
-    own = _scopes.scopes
-    opened = own or scopes.opened()
+    mine = own()
+    opened = mine or scopes.opened()
     if not opened:
         return _Unwatched(t.detach(), t._version)
     if _asleep:  # a step that raised: an optimizer's own step saves nothing
         optimizer_steps.wake()
-    raw = raw_here() if own else calls.where()
-    if (type(t) in PLAIN and t.layout is _STRIDED and not t.is_nested) or not has_parts(t):
+    raw = raw_here() if mine else calls.where()
+    kind = type(t)
+    if ((kind is _Tensor or kind is _Parameter) and t.layout is _STRIDED and not t.is_nested) or not has_parts(t):
         return _ledger.save(t, opened[-1], raw)
     return Pieces(_ledger, t, opened[-1], raw)
 

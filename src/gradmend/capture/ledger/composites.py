@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapper
 
-from gradmend.capture.ledger.entries import Counter, Save
+from gradmend.capture.ledger.entries import Counter, Save, made_save
 from gradmend.capture.memory.layouts import PLAIN, physical
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw
@@ -100,7 +100,7 @@ class Pieces:
 
     def __init__(self, ledger: Ledger, t: torch.Tensor, scope: Scope, raw: Raw) -> None:
         self._ledger = ledger
-        self.whole = Save(_Base.detach(t), t._version, ledger.tick(), raw, scope)
+        self.whole = made_save(_Base.detach(t), t._version, ledger.tick(), raw, scope)
         self.parts: list[Save] = [ledger.save(part, scope, raw) for part in parts_of(t)]
         self.raw = raw
         self.number = self.parts[0].number
@@ -115,6 +115,7 @@ class Pieces:
         known = (c for timeline in timelines for c in timeline.counters if c.carried_by(handle))
         counter = next(known, None) or Counter(handle)
         for timeline in timelines:
+            timeline.open()
             if counter not in timeline.counters:
                 timeline.counters.append(counter)
             timeline.settle()

@@ -1,11 +1,12 @@
 cimport cython
+from gradmend.capture.ledger.lock cimport Lock
 from gradmend.capture.ledger.scopes cimport Scope
 from gradmend.capture.memory.layouts cimport Layout, LayoutIndex, layout_of
 from gradmend.capture.memory.undo cimport Record, Ticked, UndoLog
 
 cdef class Save:
     cdef object __weakref__
-    cdef public object handle, raw, original, print, escape, key
+    cdef public object handle, raw, original, ref, print, escape, key
     cdef public Scope scope
     cdef public long long version, tick, number, standing
     cdef public Timeline timeline
@@ -14,6 +15,7 @@ cdef class Save:
     cdef public Counter counter
     cdef public Roll roll
     cdef public bint unchecked
+    @cython.locals(timeline=Timeline)
     cpdef bint untouched(self)
     cpdef bint moved(self)
     cpdef bint uncredited(self)
@@ -25,6 +27,11 @@ cdef class Write(Ticked):
     cdef public Layout layout
     cdef public bint moved, counted
 
+@cython.locals(save=Save)
+cpdef Save made_save(handle, long long version, long long tick, raw, Scope scope, kind=*)
+@cython.locals(write=Write)
+cpdef Write made_write(long long tick, op, raw, Layout layout, how=*)
+
 cdef class Counter:
     cdef public object carrier, base
     cdef public long long credited, seen
@@ -33,13 +40,17 @@ cdef class Counter:
     cpdef bint credit(self, long long before)
 
 cdef class Roll:
-    cdef dict _refs
+    cdef list _refs
+    cdef readonly Py_ssize_t _living
+    @cython.locals(save=Save)
     cpdef list living(self)
+    @cython.locals(refs=list, one=Save)
     cpdef add(self, Save save)
     cpdef drop(self, Save save)
 
 cdef class Timeline:
-    cdef readonly object ledger, key, take, give
+    cdef readonly object ledger, key
+    cdef readonly Lock lock
     cdef readonly Roll live
     cdef readonly list entered, dead
     cdef readonly LayoutIndex index
@@ -47,6 +58,7 @@ cdef class Timeline:
     cdef public list counters, log, gone
     cdef public long long last, newest, deaths
     cpdef enter(self, Save save)
+    cpdef open(self)
     @cython.locals(save=Save)
     cpdef settle(self)
     cpdef Py_ssize_t lives(self)

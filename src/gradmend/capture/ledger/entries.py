@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradmend.capture import edge
+from gradmend.capture.ledger.lock import Lock
 from gradmend.capture.memory.layouts import PLAIN, Layout, LayoutIndex, layout_of
 from gradmend.capture.memory.undo import Record, Ticked, UndoLog, first_after
 from gradmend.capture.sites import Raw
@@ -44,29 +45,28 @@ class Save:
     """
 
     __slots__ = (
-        "__weakref__", "counter", "escape", "handle", "key", "layout", "number", "original", "print", "raw", "roll", "scope",
+        "__weakref__", "counter", "escape", "handle", "key", "layout", "number", "original", "print", "raw", "ref", "roll", "scope",
         "standing", "swaps", "tick", "timeline", "unchecked", "version",
     )  # fmt: skip
 
-    def __init__(self, handle: torch.Tensor, version: int, tick: int, raw: Raw, scope: Scope) -> None:
-        self.handle = handle
-        self.version = version
-        self.tick = tick
-        self.raw = raw
-        self.scope = scope
-        self.number = 0  # of the newest node when it was made
-        self.key = 0  # of its storage
-        self.timeline: Timeline | None = None
-        self.layout: Layout | None = None
-        self.original: weakref.ref[torch.Tensor] | None = None  # the very tensor that was packed
-        self.unchecked = False  # below hooks of the program's own, PyTorch does not look at the counter
-        # Writes that put other memory under it, and that memory.
-        self.swaps: tuple[tuple[Write, torch.Tensor], ...] = ()
-        self.print: int | None = None  # fingerprint of the saved bytes
-        self.escape: Raw | None = None  # where the memory was handed out beyond torch
-        self.counter: Counter | None = None
-        self.roll: Roll | None = None
-        self.standing = 0  # its version without the steps of its counter that were accounted for
+    handle: torch.Tensor
+    version: int
+    tick: int
+    raw: Raw
+    scope: Scope
+    number: int  # of the newest node when it was made
+    key: int  # of its storage
+    timeline: Timeline | None
+    layout: Layout | None
+    original: weakref.ref[torch.Tensor] | None  # the very tensor that was packed
+    ref: weakref.ref[Save] | None  # to itself
+    unchecked: bool  # below hooks of the program's own, PyTorch does not look at the counter
+    swaps: tuple[tuple[Write, torch.Tensor], ...]  # Writes that put other memory under it, and that memory
+    print: int | None  # fingerprint of the saved bytes
+    escape: Raw | None  # where the memory was handed out beyond torch
+    counter: Counter | None
+    roll: Roll | None
+    standing: int  # its version without the steps of its counter that were accounted for
 
     def __del__(self) -> None:
         # Held by names of our own: compiled, a call holds nothing, and a Roll may go with its last Save.
@@ -78,8 +78,9 @@ class Save:
 
     def untouched(self) -> bool:
         """Nothing has happened to it: its handle is what backward gets."""
+        timeline = self.timeline
         return (
-            (self.timeline is None or self.timeline.last < self.tick)
+            (timeline is None or timeline.last < self.tick)
             and _version(self.handle) == self.version
             and self.print is None
             and not self.swaps
@@ -114,15 +115,43 @@ class Write(Ticked):
 
     __slots__ = ("counted", "how", "kept", "layout", "moved", "op", "raw")
 
-    def __init__(self, tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> None:
-        self.tick = tick
-        self.op = op
-        self.raw = raw
-        self.layout = layout
-        self.how = how
-        self.moved = False  # some version counter of the storage stepped
-        self.kept = 0  # bytes kept in the undo log
-        self.counted = False  # among those that healed something: they may heal several Saves
+    op: str
+    raw: Raw
+    layout: Layout
+    how: str
+    moved: bool  # some version counter of the storage stepped
+    kept: int  # bytes kept in the undo log
+    counted: bool  # among those that healed something: they may heal several Saves
+
+
+# Compiled, a class that is called packs its arguments into a tuple of objects; these do not.
+def made_save(
+    handle: torch.Tensor, version: int, tick: int, raw: Raw, scope: Scope, kind: type[Save] | None = None
+) -> Save:
+    save: Save = Save.__new__(Save) if kind is None else kind.__new__(kind)
+    save.handle = handle
+    save.version = version
+    save.tick = tick
+    save.raw = raw
+    save.scope = scope
+    save.number = save.key = save.standing = 0
+    save.timeline = save.layout = save.original = save.ref = None
+    save.print = save.escape = save.counter = save.roll = None
+    save.unchecked = False
+    save.swaps = ()
+    return save
+
+
+def made_write(tick: int, op: str, raw: Raw, layout: Layout, how: str = "data") -> Write:
+    write: Write = Write.__new__(Write)
+    write.tick = tick
+    write.op = op
+    write.raw = raw
+    write.layout = layout
+    write.how = how
+    write.moved = write.counted = False
+    write.kept = 0
+    return write
 
 
 def same_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -171,34 +200,41 @@ class Counter:
 class Roll:
     """Which Saves live, in the order they came. A Save is on one at a time, and drops out when it dies."""
 
-    __slots__ = ("_refs",)
+    __slots__ = ("_living", "_refs")
 
     def __init__(self) -> None:
-        self._refs: dict[int, weakref.ref[Save]] = {}  # by their ticks
+        self._refs: list[weakref.ref[Save]] = []  # of some that died or left, too
+        self._living = 0
 
     def __len__(self) -> int:
-        return len(self._refs)
+        return self._living
 
     def __iter__(self) -> Iterator[Save]:
         """Those that live now: the roll may change meanwhile."""
         return iter(self.living())
 
     def living(self) -> list[Save]:
-        return [save for ref in list(self._refs.values()) if (save := ref()) is not None]
+        return [save for ref in self._refs if (save := ref()) is not None and save.roll is self]
 
     def add(self, save: Save) -> weakref.ref[Save]:
-        """Put a Save at its end, and take it off the roll where it was."""
+        """Put a Save at its end, and take it off the roll where it was. None comes back."""
         if save.roll is not None:
-            ref = save.roll._refs.pop(save.tick)
-        else:
-            ref = _ref(save)
+            save.roll.drop(save)
+        refs = self._refs
+        if len(refs) > 16 + 2 * self._living:
+            refs = self._refs = [ref for ref in refs if (one := ref()) is not None and one.roll is self]
+        if save.ref is None:
+            save.ref = _ref(save)
         save.roll = self
-        self._refs[save.tick] = ref
-        return ref
+        self._living += 1
+        refs.append(save.ref)
+        return save.ref
 
     def drop(self, save: Save) -> None:
-        self._refs.pop(save.tick, None)
         save.roll = None
+        self._living -= 1
+        if not self._living:
+            self._refs.clear()
 
 
 class _NoUndo(UndoLog):
@@ -208,8 +244,9 @@ class _NoUndo(UndoLog):
         raise AssertionError("a Record for a storage that was not settled")
 
 
-# What a storage has until it is first written: most never are.
+# What a storage has until it is first written: most never are. Nothing is ever put into these.
 _NO_INDEX, _NO_UNDO = LayoutIndex(), _NoUndo()
+_NONE: list[Any] = []
 
 
 @cython.no_gc
@@ -218,23 +255,24 @@ class Timeline:
     """All that is known of one storage while a Save of it lives. It holds no memory of the storage itself."""
 
     __slots__ = (
-        "counters", "dead", "deaths", "entered", "give", "gone", "index", "key", "last", "ledger", "live", "log", "newest", "take", "undo",
+        "counters", "dead", "deaths", "entered", "gone", "index", "key", "last", "ledger", "live", "lock", "log", "newest", "undo",
     )  # fmt: skip
 
     def __init__(self, key: int, ledger: Ledger) -> None:
         self.key = key
         self.ledger = ledger
-        self.dead, self.take, self.give = ledger.dead, ledger.take, ledger.give
+        self.dead = ledger.dead
+        self.lock: Lock = ledger.lock
         self.live = Roll()
         # Those that no Write has followed: they are not indexed, and most never are.
         self.entered: list[weakref.ref[Save]] = []
         self.index = _NO_INDEX
-        self.counters: list[Counter] = []
         self.undo: UndoLog = _NO_UNDO
-        self.log: list[Write] = []
+        self.counters: list[Counter] = _NONE
+        self.log: list[Write] = _NONE
         self.last = -1  # the tick of the last Write
         self.newest = 0  # the tick of the last Save
-        self.gone: list[Layout] = []  # of dead Saves, in the index still
+        self.gone: list[Layout] = _NONE  # of dead Saves, in the index still
         self.deaths = 0
 
     def enter(self, save: Save) -> None:
@@ -245,12 +283,19 @@ class Timeline:
         if save.tick > self.newest:
             self.newest = save.tick
 
+    def open(self) -> None:
+        """Its first Write comes, or may."""
+        if self.undo is _NO_UNDO:
+            self.index, self.undo = LayoutIndex(), UndoLog()
+            self.counters, self.log, self.gone = [], [], []
+
     def settle(self) -> None:
         """Index the Saves made since the last Write, and find the version counter of each."""
-        if self.undo is _NO_UNDO:  # the first Write comes
-            self.index, self.undo = LayoutIndex(), UndoLog()
+        self.open()
         while self.gone:
             self.index.remove(self.gone.pop())
+        if not self.entered:
+            return
         for ref in self.entered:
             save = ref()
             if save is not None:
@@ -290,11 +335,11 @@ class Timeline:
         layout = save.layout
         if layout is None or (layout.complex and save.handle.is_conj()) or _is_neg(save.handle):
             return None
-        self.take()
+        self.lock.take()
         try:
             return self.undo.exact(layout, save.tick)
         finally:
-            self.give()
+            self.lock.give()
 
     def wrote(self, write: Write) -> None:
         if write.tick < self.last:

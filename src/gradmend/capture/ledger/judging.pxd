@@ -10,5 +10,7 @@ cdef class _Last:
 cdef _Last _last
 
 cpdef bint counted(tallies, Save save, Write write)
-@cython.locals(record=Record, scope=Scope, timeline=Timeline)
+@cython.locals(record=Record, scope=Scope, timeline=Timeline, known=bint)
 cpdef judge(ledger, Save save, packed=*)
+@cython.locals(scope=Scope)
+cdef _judged(ledger, Save save, packed, bint known)

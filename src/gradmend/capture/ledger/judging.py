@@ -12,7 +12,7 @@ from gradmend.capture.ledger.composites import Pieces
 from gradmend.capture.ledger.entries import Save, Write
 from gradmend.capture.ledger.findings import Cause, Finding, shrunk
 from gradmend.capture.ledger.scopes import Tallies, Tally
-from gradmend.capture.memory.layouts import physical
+from gradmend.capture.memory.layouts import has_values, physical
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw
 
@@ -64,7 +64,6 @@ def counted(tallies: Tallies | None, save: Save, write: Write | None) -> bool:
 
 def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
     """The value that backward shall have, or the exception that the policy raises."""
-    handle = save.handle
     scope = save.scope
     if scope.plain:
         return _as_pytorch(save)
@@ -73,7 +72,15 @@ def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
     if known and timeline is not None:
         record = timeline.exact(save)
         if record is not None and counted(scope.healed, save, record.write):
-            return record.whole(handle)  # one more of a kind that was judged in full before, and is healed
+            # One more of a kind that was judged in full before, and is healed.
+            known_bytes = type(record.old) is bytes
+            return record.whole(save.handle) if known_bytes or has_values(save.handle) else save.handle
+    value = _judged(ledger, save, packed, known)
+    return value if has_values(save.handle) else save.handle  # a dry run has no old values, and needs none
+
+
+def _judged(ledger: Ledger, save: Save, packed: object, known: bool) -> torch.Tensor:
+    handle, scope = save.handle, save.scope
     value = ledger.value(save)
     if value is not None and known:
         finding = Finding(ledger, save, None, changed=True, read=True, moved=True, cause="write")

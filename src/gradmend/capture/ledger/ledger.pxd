@@ -1,7 +1,8 @@
 cimport cython
-from gradmend.capture.ledger.entries cimport Counter, Roll, Save, Timeline, Write
+from gradmend.capture.ledger.entries cimport Counter, Roll, Save, Timeline, Write, made_save, made_write
 from gradmend.capture.ledger.judging cimport judge
 from gradmend.capture.ledger.keeping cimport keep
+from gradmend.capture.ledger.lock cimport Lock
 from gradmend.capture.ledger.scopes cimport Scope
 from gradmend.capture.memory.layouts cimport Layout, has_values, layout_of
 
@@ -10,7 +11,7 @@ cdef class Ledger:
     cdef readonly Roll fresh
     cdef readonly set awake
     cdef readonly list dead
-    cdef readonly object lock, take, give
+    cdef readonly Lock lock
     cdef object _clock
     cdef public bint budgets
     cdef long long _busy

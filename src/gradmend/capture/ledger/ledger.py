@@ -7,7 +7,6 @@ unpack -> Ledger.ask(save)         is it still what it was? The Scope's policy d
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -16,9 +15,19 @@ import torch
 from gradmend.capture import edge
 from gradmend.capture.ledger import escapes
 from gradmend.capture.ledger.composites import parts_of
-from gradmend.capture.ledger.entries import Roll, Save, Timeline, Write, next_number, same_counter
+from gradmend.capture.ledger.entries import (
+    Roll,
+    Save,
+    Timeline,
+    Write,
+    made_save,
+    made_write,
+    next_number,
+    same_counter,
+)
 from gradmend.capture.ledger.judging import judge
 from gradmend.capture.ledger.keeping import keep
+from gradmend.capture.ledger.lock import Lock
 from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of, overlap
 from gradmend.capture.memory.undo import Elements
@@ -65,7 +74,7 @@ _detach_unseen = hidden(_detach)
 @cython.no_gc
 @cython.cclass
 class Ledger:
-    __slots__ = ("_busy", "_clock", "awake", "budgets", "dead", "fresh", "give", "lock", "take", "timelines")
+    __slots__ = ("_busy", "_clock", "awake", "budgets", "dead", "fresh", "lock", "timelines")
 
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
@@ -74,8 +83,7 @@ class Ledger:
         self.dead: list[tuple[Timeline, Layout | None]] = []
         self._clock = count(1)
         self.budgets = False  # whether any heal() has one
-        self.lock = threading.RLock()
-        self.take, self.give = self.lock.acquire, self.lock.release  # at every op: a look-up of each counts
+        self.lock = Lock()
         self._busy = 0  # a Save that dies must wait to be buried
 
     def tick(self) -> int:
@@ -83,9 +91,9 @@ class Ledger:
 
     # ------------------------------------------------------------------ Saves
 
-    def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Save] = Save) -> Save:
+    def save(self, t: torch.Tensor, scope: Scope, raw: Raw, kind: type[Save] | None = None) -> Save:
         handle = _detach_unseen(t) if _modes() else _detach(t)
-        save = kind(handle, _version(t), next(self._clock), raw, scope)
+        save = made_save(handle, _version(t), next(self._clock), raw, scope, kind)
         save.number = next_number() - 1  # of the newest node: the one that saves, see backwards.who_ran()
         save.original = _ref(t)
         try:
@@ -111,7 +119,7 @@ class Ledger:
 
     def settle(self) -> None:
         """Enter the Saves made since the last Write into the timelines of their storages."""
-        self.take()
+        self.lock.take()
         try:
             timelines = self.timelines
             for save in self.fresh.living():
@@ -125,7 +133,7 @@ class Ledger:
             if not timelines:
                 self._doze()
         finally:
-            self.give()
+            self.lock.give()
 
     def _doze(self) -> None:
         self.awake.discard("saves")
@@ -134,7 +142,7 @@ class Ledger:
 
     def bury(self) -> None:
         """Take dead Saves out. May run in a destructor, so it never waits nor re-enters."""
-        if self._busy or not self.take(False):
+        if self._busy or not self.lock.take(False):
             return
         self._busy += 1
         try:
@@ -147,7 +155,7 @@ class Ledger:
                 self._doze()
         finally:
             self._busy -= 1
-            self.give()
+            self.lock.give()
 
     # ----------------------------------------------------------------- Writes
 
@@ -179,13 +187,13 @@ class Ledger:
                     token = []
                     raw = raw_here()
                 timeline, shift = found
-                self.take()
+                self.lock.take()
                 self._busy += 1
                 try:
                     token.append(self._enter(timeline, shift, t, op, raw, elements, how, aliased, region))
                 finally:
                     self._busy -= 1
-                    self.give()
+                    self.lock.give()
         return token
 
     def _timeline_of(self, t: torch.Tensor, create: bool = False) -> tuple[Timeline, int] | None:
@@ -236,7 +244,7 @@ class Ledger:
     ) -> tuple[Timeline, Write, torch.Tensor, list[int]]:
         timeline.settle()
         layout = layout_of(t) if region is None else region
-        write = Write(next(self._clock), op, raw, layout, how)
+        write = made_write(next(self._clock), op, raw, layout, how)
         if shift:
             write.layout = layout.shifted(shift)
             elements = None
@@ -267,7 +275,7 @@ class Ledger:
         """The Write has happened: credit the steps of the counters to it."""
         if len(self.fresh):
             self.settle()
-        self.take()
+        self.lock.take()
         try:
             for timeline, write, t, before in token:
                 for at in range(len(before)):  # counters met since then come after these
@@ -280,7 +288,7 @@ class Ledger:
                 if not timeline.lives():
                     self.timelines.pop(timeline.key, None)
         finally:
-            self.give()
+            self.lock.give()
 
     def _reorder(self, timeline: Timeline, write: Write, t: torch.Tensor, alone: bool) -> None:
         """Saves that the op took of what it then overwrote (`x.mul_(x)`) are older than its Write.
@@ -342,7 +350,7 @@ class Ledger:
             return save.original is not None and save.original() is t
 
         saves = [e for e in found[0].saves() if is_it(e) or same_counter(e.handle, t)]
-        write = Write(self.tick(), op, raw_here(), layout_of(t), "metadata")
+        write = made_write(self.tick(), op, raw_here(), layout_of(t), "metadata")
         for save in saves:
             self._leave_counter(save)
 
@@ -399,15 +407,12 @@ class Ledger:
 
         `packed` is what the node holds for it, where that is not the save itself.
         """
-        handle = save.handle
         if save.untouched():
-            return handle
+            return save.handle
         if _modes() and seen():
             with unseen():
-                value = judge(self, save, packed)
-        else:
-            value = judge(self, save, packed)
-        return value if has_values(handle) else handle  # a dry run has no old values, and needs none
+                return judge(self, save, packed)
+        return judge(self, save, packed)
 
     def value(self, save: Save, tick: int | None = None) -> torch.Tensor | None:
         """The saved bytes as they were at the Save, or at `tick`, only to be read; None when no kept Write touched them."""

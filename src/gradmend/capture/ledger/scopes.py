@@ -80,11 +80,36 @@ class _Local(threading.local):
 local = _Local()
 
 
+@cython.cclass
+class _Last:
+    """The thread that asked last, and its list, which is its own for as long as it lives."""
+
+    __slots__ = ("scopes", "thread")
+
+    scopes: list[Scope]
+    thread: int
+
+
+_last: _Last = _Last()
+
+
+def own() -> list[Scope]:
+    """The scopes that this thread opened, innermost last."""
+    if not cython.compiled:
+        return local.scopes
+    me = thread_number()  # type: ignore[name-defined]  # noqa: F821  # scopes.pxd has it
+    if _last.thread != me:
+        _last.scopes = local.scopes
+        _last.thread = me
+    return _last.scopes
+
+
 def opened() -> list[Scope]:
     """The scopes of this thread, or of the one whose backward it runs, innermost last."""
-    if not local.scopes and (lender := engine_threads.lender()) is not None:
+    scopes = own()
+    if not scopes and (lender := engine_threads.lender()) is not None:
         return lender.scopes
-    return local.scopes
+    return scopes
 
 
 def current() -> Scope | None:

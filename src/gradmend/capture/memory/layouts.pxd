@@ -1,6 +1,8 @@
+cimport cython
+
 cdef class Layout:
     cdef readonly long long lo, hi, offset
-    cdef readonly bint dense, complex
+    cdef readonly bint dense, complex, repeats
     cdef readonly object shape, strides, dtype
     cdef Py_hash_t _hash
     cpdef bint _same(self, Layout other)
@@ -15,6 +17,8 @@ cdef class LayoutIndex:
     cpdef remove(self, Layout layout)
     cpdef rebuild(self)
 
+@cython.locals(item="long long", lo="long long", reach="long long", distinct="long long", size="long long", stride="long long", at=Py_ssize_t, plain=bint, dense=bint)
+cpdef Layout _made(long long offset, dtype, shape, strides)
 cpdef Layout layout_of(object t)
 cpdef Layout layout_at(object t, object key)
 cpdef bint has_values(object t) except -1

@@ -27,7 +27,7 @@ _MOST_WORK = 10_000
 class Layout:
     """A tensor's place in its storage: bounds in bytes, and the strided grid inside them. It never changes."""
 
-    __slots__ = ("_hash", "complex", "dense", "dtype", "hi", "lo", "offset", "shape", "strides")
+    __slots__ = ("_hash", "complex", "dense", "dtype", "hi", "lo", "offset", "repeats", "shape", "strides")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Layout:
         self.strides = strides
         self.dtype = dtype
         self.complex = dtype.is_complex
+        self.repeats = 0 in strides  # an expanded dimension: several elements in one place
         self._hash = hash((offset, shape, strides))
 
     def __hash__(self) -> int:
@@ -79,11 +80,6 @@ class Layout:
             if stride != 0:
                 n *= size
         return n
-
-    @property
-    def repeats(self) -> bool:
-        """An expanded dimension: several elements in one place."""
-        return 0 in self.strides
 
     def over(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """The tensor of this layout on another storage."""
@@ -151,15 +147,18 @@ def _by_attributes(t: torch.Tensor) -> Layout:
 def _made(offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
     item = dtype.itemsize
     lo = offset * item
-    reach, distinct = 0, 1
-    for size, stride in zip(shape, strides, strict=True):
+    reach, distinct, plain = 0, 1, True
+    for at in range(len(shape) - 1, -1, -1):
+        size, stride = shape[at], strides[at]
         if size == 0:
             return Layout(lo, lo, True, offset, shape, strides, dtype)
         reach += (size - 1) * stride
+        if size > 1 and stride != distinct:
+            plain = False
         if stride != 0:
             distinct *= size
     # Only a grid without self-overlap fills its bounds by having as many elements as they hold.
-    dense = distinct == reach + 1 and _no_self_overlap(shape, strides)
+    dense = plain or (distinct == reach + 1 and _no_self_overlap(shape, strides))
     return Layout(lo, lo + (reach + 1) * item, dense, offset, shape, strides, dtype)
 
 

@@ -33,4 +33,6 @@ cdef class UndoLog:
 
 @cython.locals(lo=Py_ssize_t, hi=Py_ssize_t, middle=Py_ssize_t, one=Ticked)
 cpdef Py_ssize_t first_after(list entered, long long tick)
+@cython.locals(record=Record)
+cdef Record _made(Ticked write, Layout layout, old, elements=*)
 cpdef Record take(object t, object storage, object write, Layout layout, object elements=*, object view=*)

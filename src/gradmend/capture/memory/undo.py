@@ -57,8 +57,7 @@ class Ticked:
 
     __slots__ = ("tick",)
 
-    def __init__(self, tick: int) -> None:
-        self.tick = tick
+    tick: int
 
 
 @cython.no_gc
@@ -69,15 +68,11 @@ class Record(Ticked):
 
     __slots__ = ("elements", "layout", "nbytes", "old", "write")
 
-    def __init__(
-        self, write: Write, layout: Layout, old: torch.Tensor | bytes, elements: Elements | None = None
-    ) -> None:
-        self.tick = write.tick
-        self.write = write
-        self.layout = layout
-        self.old = old
-        self.elements = elements
-        self.nbytes = len(old) if isinstance(old, bytes) else old.nbytes
+    write: Write
+    layout: Layout
+    old: torch.Tensor | bytes
+    elements: Elements | None
+    nbytes: int
 
     def held(self) -> torch.Tensor:
         """What it keeps, as a tensor."""
@@ -111,6 +106,19 @@ class Record(Ticked):
         return _bytes(Base.untyped_storage(self.held()), lo - self.layout.lo, hi - self.layout.lo)
 
 
+def _made(
+    write: Write, layout: Layout, old: torch.Tensor | bytes, elements: Elements | None = None
+) -> Record:
+    record: Record = Record.__new__(Record)
+    record.tick = write.tick
+    record.write = write
+    record.layout = layout
+    record.old = old
+    record.elements = elements
+    record.nbytes = len(old) if isinstance(old, bytes) else old.nbytes
+    return record
+
+
 def take(
     t: torch.Tensor,
     storage: torch.UntypedStorage,
@@ -122,18 +130,18 @@ def take(
     """Keep the bytes of a region as they are now. `t` is what is written, `view` a tensor over the region where there is one."""
     if elements is not None and not layout.repeats:  # PyTorch would refuse to write them back
         try:
-            return Record(write, layout, elements.read(layout.over(storage)), elements)
+            return _made(write, layout, elements.read(layout.over(storage)), elements)
         except (IndexError, RuntimeError):
             pass  # an index out of range, a mask that does not fit: PyTorch itself will say so
     if layout.dense and layout.hi - layout.lo <= _MOST_BYTES:
         old = _copy_out(t, storage, layout.lo, layout.hi)
         if old is not None:
-            return Record(write, layout, old)
+            return _made(write, layout, old)
     if layout.repeats:
         if layout.dense:
-            return Record(write, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
+            return _made(write, layout, Base.clone(_bytes(storage, layout.lo, layout.hi)))
         layout, view = _once(layout), None
-    return Record(write, layout, Base.clone(layout.over(storage) if view is None else view))
+    return _made(write, layout, Base.clone(layout.over(storage) if view is None else view))
 
 
 def _once(layout: Layout) -> Layout:
@@ -301,7 +309,7 @@ class UndoLog:
         at = self._after(tick)
         if at < len(self.records):
             record = self.records[at]
-            if record.elements is None and record.layout == layout:
+            if record.elements is None and (record.layout is layout or record.layout == layout):
                 return record
         return None
 
@@ -313,7 +321,7 @@ class UndoLog:
         if not newer:
             return None
         first = self.records[-newer]
-        if first.elements is None and first.layout == layout:
+        if first.elements is None and (first.layout is layout or first.layout == layout):
             return first.whole()
         if len(self._by_region()) == 1:  # a whole tensor written again and again
             needed = self._newer(self.records[-1].layout, tick)

@@ -29,6 +29,7 @@ EDGE = "gradmend.capture.native._edge"
 HOT = (
     "memory.layouts",
     "memory.undo",
+    "ledger.lock",
     "ledger.scopes",
     "ledger.entries",
     "ledger.findings",
@@ -39,6 +40,7 @@ HOT = (
     "taps.hub",
     "hooks.saved_tensors",
     "graph.calls",
+    "hooks.backward_calls",
     "hooks.optimizer_steps",
     "recorder",
 )

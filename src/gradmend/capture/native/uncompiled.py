@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 _T = TypeVar("_T", bound=type)
+compiled = False
 
 
 def cclass(kind: _T) -> _T:

@@ -5,12 +5,18 @@ from gradmend.capture.memory.layouts cimport Layout, layout_at
 
 cdef Ledger _ledger
 cdef _State _edits
+cdef set _awake
 
 cdef class Pending:
     cdef object op, targets, how
-    cdef list token
-    cdef object edits
+    cdef list token, edits
+    cdef bint overlooked
 
+@cython.locals(made=Pending)
+cdef Pending _pending(op, targets, token, how, edits=*)
+
+@cython.locals(pending=Pending)
+cdef _overlooked(work, tuple args)
 cpdef bint only_recorded(t) except -1
 cpdef Pending before(op, targets, args=*, kwargs=*, how=*)
 cpdef Pending _before(op, targets, args, kwargs, how)

@@ -43,6 +43,7 @@ unheard = torch._C.DisableTorchFunction
 
 # Empty while nobody would listen, no Save living and no recorder on: what every tap looks at first.
 awake = LEDGER.awake
+_awake = awake  # compiled, a set and no other object
 
 
 def listen(listener: Listener) -> None:
@@ -59,7 +60,7 @@ def unlisten(listener: Listener) -> None:
 
 def only_recorded(t: torch.Tensor) -> bool:
     """Whether nobody but the recorder would listen to a write of this tensor, and it may look at it as it is."""
-    return len(awake) == 1 and "listeners" in awake and type(t) in PLAIN and not overridden((t,))
+    return len(_awake) == 1 and "listeners" in _awake and type(t) in PLAIN and not overridden((t,))
 
 
 _NONE: Mapping[str, Any] = {}
@@ -70,21 +71,31 @@ _NONE: Mapping[str, Any] = {}
 class Pending:
     """A write that is under way: what has to be entered once it has happened."""
 
-    __slots__ = ("edits", "how", "op", "targets", "token")
+    __slots__ = ("edits", "how", "op", "overlooked", "targets", "token")
 
-    def __init__(
-        self,
-        op: str,
-        targets: Sequence[torch.Tensor],
-        token: Token | None,
-        how: str,
-        edits: list[Watched] | None = None,
-    ) -> None:
-        self.edits = edits
-        self.op = op
-        self.targets = targets
-        self.token = token
-        self.how = how
+    op: str
+    targets: Sequence[torch.Tensor]
+    token: Token | None
+    how: str
+    edits: list[Watched] | None
+    overlooked: bool  # a mode or a subclass of the program's may look
+
+
+def _pending(
+    op: str,
+    targets: Sequence[torch.Tensor],
+    token: Token | None,
+    how: str,
+    edits: list[Watched] | None = None,
+) -> Pending:
+    made: Pending = Pending.__new__(Pending)
+    made.op = op
+    made.targets = targets
+    made.token = token
+    made.how = how
+    made.edits = edits
+    made.overlooked = False
+    return made
 
 
 def before(
@@ -95,8 +106,15 @@ def before(
     how: str = "data",
 ) -> Pending | None:
     if overridden(targets) or _modes():
-        return _out_of_sight(_before, op, targets, args, kwargs, how)
+        return _overlooked(_before, (op, targets, args, kwargs, how))
     return _before(op, targets, args, kwargs, how)
+
+
+def _overlooked(work: Callable[..., Pending | None], args: tuple[Any, ...]) -> Pending | None:
+    pending: Pending | None = _out_of_sight(work, *args)
+    if pending is not None:
+        pending.overlooked = True
+    return pending
 
 
 def _out_of_sight(work: Callable[..., Any], *args: Any) -> Any:
@@ -116,9 +134,9 @@ def _before(
     how: str,
 ) -> Pending | None:
     token: Token | None = None
-    saves = "saves" in awake
+    saves = "saves" in _awake
     if not saves and not _edits.on:  # nobody but the recorder
-        return Pending(op, targets, None, how) if "listeners" in awake else None
+        return _pending(op, targets, None, how) if "listeners" in _awake else None
     # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
     aliased = how == "data" and _grad_mode() and _aliased(targets, args, kwargs or _NONE)
     if saves or aliased:
@@ -129,9 +147,9 @@ def _before(
     alone = len(targets) == 1 and op[:5] != "dist."
     if _edits.on and not (alone and unconcerned(targets[0])):
         edited = live_edits.before(op, targets, how, args=args)
-    if token is None and edited is None and "listeners" not in awake:
+    if token is None and edited is None and "listeners" not in _awake:
         return None
-    return Pending(op, targets, token, how, edited)
+    return _pending(op, targets, token, how, edited)
 
 
 def _aliased(targets: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -159,9 +177,10 @@ def _tracked(given: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> 
 
 
 def after(pending: Pending) -> None:
-    if overridden(pending.targets) or _modes():
-        return _out_of_sight(_after, pending)
-    return _after(pending)
+    if pending.overlooked:
+        _out_of_sight(_after, pending)
+    else:
+        _after(pending)
 
 
 def carry(
@@ -172,7 +191,7 @@ def carry(
 ) -> Any:
     """The write itself, and then what is to be entered of it, also when it raised."""
     try:
-        return original(*args, **kwargs)
+        return original(*args, **kwargs) if kwargs else original(*args)
     except RuntimeError as error:
         if not refused.renewed(error, args):
             raise
@@ -192,7 +211,7 @@ def _after(pending: Pending) -> None:
 
 def told(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
     """A write has happened, for those who only listen."""
-    if "listeners" in awake:  # they sleep while an optimizer steps
+    if "listeners" in _awake:  # they sleep while an optimizer steps
         for listener in listeners:
             listener(op, targets, how)
 
@@ -229,7 +248,7 @@ def heard_item(
     if over and type(t) not in PLAIN:
         pending = before(op, (t,))  # a subclass may index as it likes: all of it may be written
     elif over or _modes():
-        pending = _out_of_sight(_before_item, t, key)
+        pending = _overlooked(_before_item, (t, key))
     else:
         pending = _before_item(t, key)
     return carry(pending, call, args)
@@ -239,18 +258,18 @@ def _before_item(t: torch.Tensor, key: Any) -> Pending:
     """A slice is a region, a mask or an index a set of elements."""
     token: Token | None = None
     edited = None
-    saves = "saves" in awake
+    saves = "saves" in _awake
     region = layout_at(t, key) if saves else None
     basic = region is not None or _is_basic(key)
     edits = _edits.on and not unconcerned(t)
-    needed = edits or "listeners" in awake or (saves and region is None)
+    needed = edits or "listeners" in _awake or (saves and region is None)
     part = _part(t, key) if basic and needed else t
     if saves:
         some = None if basic else elements.elements_of("__setitem__", (key,), _NONE)
         token = _ledger.before("__setitem__", (part if region is None else t,), some, "data", False, region)
     if edits:
         edited = live_edits.before("__setitem__", (t,), region=part if basic else None)
-    return Pending("__setitem__", (part,), token, "data", edited)
+    return _pending("__setitem__", (part,), token, "data", edited)
 
 
 def _part(t: torch.Tensor, key: Any) -> torch.Tensor:
