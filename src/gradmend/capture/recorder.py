@@ -47,6 +47,14 @@ def _place(t: torch.Tensor) -> Place:
     return _address(t), layout.hi - layout.lo, None if layout.dense else layout, _version(t)
 
 
+def _stepped(params: Sequence[torch.Tensor]) -> list[Place]:
+    """Those that have a gradient."""
+    if hub.overridden(params):
+        with hub.unheard():
+            return [_place(p) for p in params if p.grad is not None]
+    return [_place(p) for p in params if p.grad is not None]
+
+
 class Recorder:
     def __init__(self) -> None:
         self.ring: deque[Recorded] = deque(maxlen=_CALLS_KEPT)
@@ -62,10 +70,8 @@ class Recorder:
         """An optimizer has stepped: its parameters were written, from the line that called step()."""
         tensors: list[Place] = []
         try:
-            with hub.unheard():
-                for group in optimizer.param_groups:
-                    # Those that have a gradient, and so are stepped.
-                    tensors += [_place(p) for p in group["params"] if p.grad is not None]
+            for group in optimizer.param_groups:
+                tensors += _stepped(group["params"])
         except RuntimeError:
             return
         self.ring.append((f"{type(optimizer).__name__}.step", raw_here(), tensors))

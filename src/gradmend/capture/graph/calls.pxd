@@ -1,5 +1,10 @@
 cimport cython
 
-cpdef current()
-@cython.locals(visited=dict)
+cdef class BackwardCall:
+    cdef public object tick, raw, roots, thread, outcome, seeds
+    cdef public bint retain
+    cdef public dict visited
+
+cpdef BackwardCall current()
+@cython.locals(call=BackwardCall)
 cpdef visit(number, raw)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, Literal
 
@@ -16,25 +15,33 @@ from gradmend.capture.graph import engine_threads
 from gradmend.capture.sites import Raw, raw_from, raw_here, resolve
 from gradmend.model import Frame, Site
 
+try:
+    import cython
+except ImportError:
+    from gradmend.capture.native import uncompiled as cython
+
 _CALLS_KEPT = 64
 _NODES_KEPT = 4096  # in one call
 
 
-@dataclass(slots=True, eq=False)
+@cython.cclass
 class BackwardCall:
     """One backward: where it was called, from which roots, and what became of it."""
 
-    tick: int
-    raw: Raw
-    roots: tuple[int, ...]  # sequence numbers of the roots' nodes
-    retain: bool
-    thread: int = 0
-    outcome: Literal["running", "done", "failed"] = "running"
-    # Sequence number of each node that asked for a Save -> where that Save was made. Sequence numbers count
-    # up with each node that a thread makes, so they order nodes and outlive them. The number is that of the newest
-    # node when the Save was made, see who_ran().
-    visited: dict[int, Raw] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given, while watched
+    __slots__ = ("outcome", "raw", "retain", "roots", "seeds", "thread", "tick", "visited")
+
+    def __init__(self, tick: int, raw: Raw, roots: tuple[int, ...], retain: bool, thread: int = 0) -> None:
+        self.tick = tick
+        self.raw = raw
+        self.roots = roots  # sequence numbers of the roots' nodes
+        self.retain = retain
+        self.thread = thread
+        self.outcome: Literal["running", "done", "failed"] = "running"
+        # Sequence number of each node that asked for a Save -> where that Save was made. Sequence numbers count
+        # up with each node that a thread makes, so they order nodes and outlive them. The number is that of the newest
+        # node when the Save was made, see who_ran().
+        self.visited: dict[int, Raw] = {}
+        self.seeds: tuple[int, ...] = ()  # storages of the gradients that backward() itself was given, while watched
 
     @property
     def site(self) -> Site:
@@ -79,11 +86,8 @@ def where() -> Raw:
 def visit(number: int, raw: Raw) -> None:
     """The node now running asks for a Save made at `raw`. Called from the unpack hook, so it must be cheap."""
     call = running[0] if len(running) == 1 else current()
-    if call is None or call.retain:
-        return
-    visited = call.visited
-    if len(visited) < _NODES_KEPT:
-        visited[number] = raw
+    if call is not None and not call.retain and len(call.visited) < _NODES_KEPT:
+        call.visited[number] = raw
 
 
 def who_ran(

@@ -1,0 +1,2 @@
+cimport cython
+from gradmend.capture.graph.calls cimport BackwardCall
