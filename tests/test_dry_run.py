@@ -292,9 +292,9 @@ class Layer(torch.nn.Module):
         return x + self.down(self.up(x).relu())
 
 def step():
-    model = torch.nn.Sequential(*(Layer(8192) for _ in range(88)))
+    model = torch.nn.Sequential(*(Layer(16384) for _ in range(22)))
     print(sum(p.numel() for p in model.parameters()) // 10**9, "billion")
-    return model, torch.ones(1, 2048, 8192)
+    return model, torch.ones(1, 2048, 16384)
 """
 
 

@@ -92,7 +92,7 @@ class _Host:
             return False
         self.start()
         names = around.keys() | self.environ.keys()
-        changed = [n for n in names if around.get(n, "0") != self.environ.get(n, "0")]
+        changed = [n for n in names if (around.get(n) or "0") != (self.environ.get(n) or "0")]
         return not any(name.startswith(AT_START) for name in changed)
 
     def fork(
