@@ -27,11 +27,11 @@ endif
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
 
-test: $(READY)  ## Every subject, in about ten minutes on two cores; `make test-slow` has the rest.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not world and not ops"
+test: $(READY)  ## Every subject, in about eight minutes on two cores; `make test-slow` has the rest.
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not world and not ops"
 
 test-slow: $(READY)  ## What takes long: every command of the docs, many processes, 2,000 random programs.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m slow
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m slow
 	OMP_NUM_THREADS=1 GRADMEND_PROGRAMS=2000 $(BIN)/python -m pytest -n $(JOBS) tests/oracles/test_random_programs.py
 
 test-torch: $(CHOSEN)/.ready  ## All of these with TORCH=2.15.0, or any other release.

@@ -29,6 +29,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[:] = [item for group in groups for item in group]
 
 
+_file: object = None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What the tests of other files loaded (dynamo, numba's kernels: a million objects) stays too."""
+    global _file
+    if item.path != _file:
+        _file = item.path
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_finish() -> None:
     database = sys.modules.get("torch.testing._internal.common_utils")
     if hasattr(database, "extract_test_fn"):
@@ -47,5 +59,6 @@ def empty_ledger() -> None:
         LEDGER.bury()
         if LEDGER.kept_bytes() == 0:
             return
+        gc.unfreeze()  # let go of by another file's tests after these had begun
         time.sleep(0.01)
     raise AssertionError(f"{LEDGER.kept_bytes()} bytes are kept for a program that is gone")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
 import sys
 from collections import OrderedDict, UserDict
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import gradmend
+import warm
 
 
 class Block(torch.nn.Module):
@@ -292,16 +292,16 @@ class Layer(torch.nn.Module):
         return x + self.down(self.up(x).relu())
 
 def step():
-    model = torch.nn.Sequential(*(Layer(8192) for _ in range(88)))
+    model = torch.nn.Sequential(*(Layer(16384) for _ in range(22)))
     print(sum(p.numel() for p in model.parameters()) // 10**9, "billion")
-    return model, torch.ones(1, 2048, 8192)
+    return model, torch.ones(1, 2048, 16384)
 """
 
 
 def test_seventy_billion_parameters(tmp_path: Path) -> None:
     (tmp_path / "big.py").write_text(BIG)
     words = [sys.executable, "-m", "gradmend", "dry-run", "--report", "out.json", "big.py:step"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = warm.run(words, cwd=tmp_path, cold=True)
     assert done.returncode == 1, done.stderr
     assert "70 billion" in done.stdout and "conflict, 1 conflict" in done.stdout
     assert "big.py:13" in done.stderr and "a *= 2" in done.stderr
@@ -314,7 +314,7 @@ def test_seventy_billion_parameters(tmp_path: Path) -> None:
 def test_bad_targets_are_one_line(tmp_path: Path, target: str) -> None:
     (tmp_path / "big.py").write_text("x = 1\n")
     words = [sys.executable, "-m", "gradmend", "dry-run", target]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    done = warm.run(words, cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.startswith("gradmend: ") and done.stderr.count("\n") == 1
 
 
@@ -336,7 +336,7 @@ def test_a_model_that_never_ran_is_not_called_clean(tmp_path: Path, factory: str
         "def paired(): return Model(), torch.ones(2, requires_grad=True)\n"
     )
     words = [sys.executable, "-m", "gradmend", "dry-run", f"made.py:{factory}"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    done = warm.run(words, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert ("nothing ran" in done.stderr) == (code == 2)
 
@@ -355,7 +355,7 @@ def test_the_script_that_starts_our_commands_is_no_line_of_the_program(tmp_path:
     )
     out = tmp_path / "out.json"
     words = [str(command), "dry-run", "--report", str(out), "big.py:make"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = warm.run(words, cwd=tmp_path)
     (conflict,) = json.loads(out.read_text())["conflicts"]
     assert conflict["backward"] is None and str(command) not in out.read_text()
     assert "but backward() still needs" in conflict["message"], done.stderr

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import gradmend
+import warm
 from gradmend.cli import explain
 from gradmend.errors import UsageError
 
@@ -89,13 +89,13 @@ def test_unreadable_files(tmp_path: Path) -> None:
 def test_from_the_command_line(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import torch\nw = torch.ones(3, requires_grad=True)\nw[0] = 1\n")
-    failed = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    failed = warm.run([sys.executable, str(program)], cold=True)
     command = [sys.executable, "-m", "gradmend", "explain"]
-    told = subprocess.run(command, input=failed.stderr, capture_output=True, text=True)
+    told = warm.run(command, input=failed.stderr)
     assert told.returncode == 0, told.stderr
     assert "error[GM121]: `w[0]` is a view of a leaf" in told.stdout
     assert "3 | w[0] = 1" in told.stdout
-    bad = subprocess.run(command, input="hello", capture_output=True, text=True)
+    bad = warm.run(command, input="hello")
     assert bad.returncode == 2
     assert len(bad.stderr.strip().splitlines()) == 1 and "Traceback" not in bad.stderr
 

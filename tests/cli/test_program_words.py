@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from gradmend.cli.main import main
 from gradmend.report.colour import coloured, painted_diff
 
@@ -77,7 +78,7 @@ def test_a_zip_file_runs_and_file_is_absolute(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "app.zip", "w") as file:
         file.writestr("__main__.py", "import sys, helper\nprint(helper.NAME, sys.argv[1:], __name__)\n")
         file.writestr("helper.py", "NAME = 'zipped'\n")
-    plain = subprocess.run([sys.executable, "app.zip", "a"], cwd=tmp_path, capture_output=True, text=True)
+    plain = warm.run([sys.executable, "app.zip", "a"], cwd=tmp_path)
     done = _gradmend("run", "app.zip", "a", cwd=tmp_path)
     assert done.stdout == plain.stdout == "zipped ['a'] __main__\n", done.stderr
     assert _gradmend("fix", "app.zip", cwd=tmp_path).returncode == 2
@@ -105,6 +106,4 @@ def test_fix_takes_a_module(tmp_path: Path) -> None:
 
 def _gradmend(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "TERM")}
-    return subprocess.run(
-        [sys.executable, "-m", "gradmend", *words], cwd=cwd, env=env, capture_output=True, text=True
-    )
+    return warm.run([sys.executable, "-m", "gradmend", *words], cwd=cwd, env=env)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import gradmend
+import warm
 from gradmend.api.watching import words_of
 from gradmend.cli.main import main
 from gradmend.model import Session
@@ -40,9 +41,7 @@ def test_the_story_survives_the_file() -> None:
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gradmend", "report", *words], capture_output=True, text=True, check=False
-    )
+    return warm.run([sys.executable, "-m", "gradmend", "report", *words])
 
 
 def test_command(tmp_path: Path) -> None:

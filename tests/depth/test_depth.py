@@ -131,7 +131,7 @@ print(float(x.grad))
 """
 
 
-@BUILDS
+@pytest.mark.parametrize("pure", ["0", pytest.param("1", marks=pytest.mark.slow)], ids=["compiled", "pure"])
 def test_audited(tmp_path: Path, pure: str) -> None:
     """The audit walks through the whole graph for its leaves."""
     (tmp_path / "program.py").write_text(CHAIN)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import warm
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BROKEN = {"gan.py": "d_opt.step()", "resnet_block.py": "gate.sub_(0.5)", "rnn_buffer.py": "states[t + 1]"}
 PLAIN = {"simulator.py": "healed gradient", "learnable_graph.py": "largest error"}
@@ -18,9 +20,7 @@ OTHERS = {"ddp.py", "notebook.ipynb", "README.md"}
 
 def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, env=env, timeout=600, cwd=cwd
-    )
+    return warm.run([sys.executable, *words], env=env, timeout=600, cwd=cwd)
 
 
 def test_none_is_forgotten() -> None:

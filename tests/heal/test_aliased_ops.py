@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from array import array
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import gradmend
+import warm
 
 T = torch.Tensor
 OPS: dict[str, Callable[[T], object]] = {
@@ -88,7 +88,7 @@ with gradmend.heal():
 
 def test_a_mode_that_saves_before_it_lets_the_write_through() -> None:
     """Nothing holds what it saved: the program stops. In a process of its own, for what a failed backward leaves behind."""
-    done = subprocess.run([sys.executable, "-c", MODE], capture_output=True, text=True, timeout=300)
+    done = warm.run([sys.executable, "-c", MODE], timeout=300)
     assert done.returncode == 1 and "ConflictError" in done.stderr, done.stderr
 
 

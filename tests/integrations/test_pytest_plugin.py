@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+
+import warm
 
 TESTS = """\
 import pytest
@@ -120,7 +121,9 @@ def test_it():
 """
 
 
-def run(folder: Path, source: str, *words: str, ini: str = "") -> tuple[dict[str, str], str]:
+def run(
+    folder: Path, source: str, *words: str, ini: str = "", cold: bool = False
+) -> tuple[dict[str, str], str]:
     """Which tests passed and which failed, and all that was printed."""
     (folder / "test_it.py").write_text(source)
     (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
@@ -129,7 +132,7 @@ def run(folder: Path, source: str, *words: str, ini: str = "") -> tuple[dict[str
     plugin = [] if installed else ["-p", "gradmend.integrations.pytest_plugin"]
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-p", "no:xdist", *plugin]
     env = {**os.environ, "COLUMNS": "140", "PYTEST_ADDOPTS": "", "GRADMEND": "0"}
-    done = subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, env=env)
+    done = warm.run([*command, *words], cwd=folder, env=env, cold=cold)
     found = {}
     for line in done.stdout.splitlines():
         word, _, rest = line.partition(" test_it.py::")
@@ -187,7 +190,7 @@ def test_a_case_of_unittest_shows_no_frame_of_ours(tmp_path: Path) -> None:
 
 
 def test_off_it_loads_nothing(tmp_path: Path) -> None:
-    found, told = run(tmp_path, NOTHING)
+    found, told = run(tmp_path, NOTHING, cold=True)
     assert found == {"test_it": "PASSED"}, told
 
 
@@ -195,12 +198,9 @@ def test_a_word_that_the_mark_does_not_know_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "test_typo.py").write_text(
         "import pytest\n@pytest.mark.gradmend(paranoyd=True)\ndef test_it(): pass\n"
     )
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_typo.py"],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1 and "Traceback" not in done.stdout and "TypeError" not in done.stdout
     assert "During handling" not in done.stdout and "_read()" not in done.stdout

@@ -19,7 +19,7 @@ import gradmend
 from gradmend.capture.graph import reads
 from gradmend.capture.taps.hub import LEDGER
 
-MANY = int(os.environ.get("GRADMEND_PROGRAMS", "500"))
+MANY = int(os.environ.get("GRADMEND_PROGRAMS", "300"))
 LIVE_EDIT = "GM210"
 FLAVOURS = ("mixed", "loops", "quiet", "backwards")
 

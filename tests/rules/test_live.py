@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm
 from gradmend import rules
 from gradmend.rules import Rule
 
@@ -68,9 +68,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for r in OURS
         if all(importlib.util.find_spec(module) for module in r.needs)
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", RUNNER], input=json.dumps(asked), capture_output=True, text=True, timeout=300
-    )
+    done = warm.run([sys.executable, "-c", RUNNER], input=json.dumps(asked), timeout=300)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer

@@ -2,14 +2,14 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
+import warm
 
 MODES = pytest.mark.parametrize(
     "mode",
@@ -58,7 +58,8 @@ class Program:
         return at
 
     def python(self, *args, **options):
-        return launch([sys.executable, str(self.path), *args], self.folder, None, **options)
+        """The oracle: an interpreter of its own."""
+        return launch([sys.executable, str(self.path), *args], self.folder, None, **{"cold": True, **options})
 
     def gradmend(self, *args, before=(), **options):
         report = self.folder / "report.json"
@@ -66,25 +67,15 @@ class Program:
         return launch([sys.executable, "-m", "gradmend", *words], self.folder, report, **options)
 
 
-def heed_ctrl_c():
-    """For a child, as in a terminal: one that was started with SIGINT ignored (nohup, many CI runners) would ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def ignore_ctrl_c():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def launch(words, folder, report=None, env=None, stdin=None, timeout=120, sigint=heed_ctrl_c):
-    done = subprocess.run(
+def launch(words, folder, report=None, env=None, stdin=None, timeout=120, interrupt="heeded", cold=False):
+    done = warm.run(
         words,
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **(env or {})},
-        capture_output=True,
-        text=True,
         input=stdin,
         timeout=timeout,
-        preexec_fn=sigint,
+        interrupt=interrupt,
+        cold=cold,
     )
     told = json.loads(report.read_text()) if report is not None and report.exists() else None
     return Ran(done.returncode, done.stdout, done.stderr, told)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import warm
+
 START = """\
 import sys
 import torch
@@ -88,7 +90,7 @@ RIGHT = "[2.718, 2.718, 2.718]"
 def run(folder: Path, how: str, *flags: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     (folder / "start.py").write_text(START)
     words = [sys.executable, "-m", "gradmend", "run", *flags, "--report", "out.json", "start.py", how]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600)
+    done = warm.run(words, cwd=folder, timeout=600)
     return done, json.loads((folder / "out.json").read_text())
 
 
@@ -158,7 +160,7 @@ def test_what_is_not_followed_is_told(tmp_path: Path) -> None:
 def test_a_forked_child_says_nothing_of_its_parents_run(tmp_path: Path) -> None:
     (tmp_path / "fork.py").write_text("import os\nif os.fork():\n    os.wait()\n")
     words = [sys.executable, "-m", "gradmend", "run", "fork.py"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    done = warm.run(words, cwd=tmp_path, timeout=600)
     assert done.returncode == 0 and done.stderr.count("os.fork()") == 1, done.stderr
 
 
@@ -179,11 +181,9 @@ with children.folder() as path:
     {end}
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 """
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", words],
         env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
     )
     wanted = {"os": -signal.SIGTERM, "ra": -signal.SIGINT, "pa": 0}[end[:2]]
     assert done.returncode in (wanted, 1 if end.startswith("raise") else wanted), done.stderr

@@ -1,4 +1,7 @@
-"""A program may ruin what imports need: what we load late is found all the same, and its own lists stay its own."""
+"""A program may ruin what imports need: what we load late is found all the same, and its own lists stay its own.
+
+Such programs run cold: in a fork of a warm process, what loads late would be there already.
+"""
 
 import sys
 
@@ -13,7 +16,7 @@ EMPTIED = "import sys, torch\nsys.path[:] = []\n"
 @MODES
 def test_a_program_that_empties_the_path_ends_as_under_python(tmp_path, mode):
     program = Program(tmp_path, EMPTIED + "sys.meta_path[:] = []\nprint('done')\n")
-    ran = program.gradmend(before=[*mode, "--html", "page.html"])
+    ran = program.gradmend(before=[*mode, "--html", "page.html"], cold=True)
     assert (ran.code, ran.out) == (0, "done\n"), ran.err
     assert "Traceback" not in ran.err
     assert ran.report["outcome"] == "clean" and (tmp_path / "page.html").exists()
@@ -21,7 +24,7 @@ def test_a_program_that_empties_the_path_ends_as_under_python(tmp_path, mode):
 
 @MODES
 def test_its_conflict_is_told(tmp_path, mode):
-    ran = Program(tmp_path, EMPTIED + BROKEN).gradmend(before=mode)
+    ran = Program(tmp_path, EMPTIED + BROKEN).gradmend(before=mode, cold=True)
     assert ran.code == (0 if mode == ["--heal"] else 1)
     assert "ModuleNotFoundError" not in ran.err and "gradmend/" not in ran.err
     if mode != ["--audit"]:
@@ -49,7 +52,7 @@ def test_a_child_that_empties_its_path_is_in_the_report(tmp_path):
             print(p.exitcode)
         """,
     )
-    ran = program.gradmend()
+    ran = program.gradmend(cold=True)
     assert ran.out == "stopped\n0\n", ran.err
     assert [c["rule"] for c in ran.report["conflicts"]] == ["GM101"]
 
@@ -70,7 +73,7 @@ def test_a_working_folder_that_is_gone(tmp_path):
         y.sum().backward()
         """,
     )
-    ran = program.gradmend(before=["--html", "page.html"])
+    ran = program.gradmend(before=["--html", "page.html"], cold=True)
     assert ran.code == 1
     assert "[GM101]" in ran.err and "FileNotFoundError" not in ran.err, ran.err
     assert ran.report["outcome"] == "conflict" and (tmp_path / "page.html").exists()
@@ -89,7 +92,7 @@ def test_a_report_goes_where_the_command_was_given(tmp_path):
 )
 def test_a_program_without_stderr(tmp_path, ends):
     program = Program(tmp_path, f"import sys\n{BROKEN.replace('y += 1', 'y = y + 1')}\n{ends}\n")
-    plain, ours = program.python(), program.gradmend()
+    plain, ours = program.python(cold=False), program.gradmend()
     assert (ours.code, ours.out) == (plain.code, plain.out)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from gradmend.running.output import replace
 
 PROGRAM = "import torch\ntorch.ones(2, requires_grad=True).exp().sum().backward()\n"
@@ -20,7 +21,7 @@ PROGRAM = "import torch\ntorch.ones(2, requires_grad=True).exp().sum().backward(
 def test_reports_have_the_users_umask(tmp_path: Path, mask: int) -> None:
     (tmp_path / "clean.py").write_text(PROGRAM)
     words = ["-m", "gradmend", "run", "--report", "out.json", "--html", "out.html", "clean.py", "--lr", "a b"]
-    done = subprocess.run([sys.executable, *words], cwd=tmp_path, umask=mask, capture_output=True, text=True)
+    done = warm.run([sys.executable, *words], cwd=tmp_path, umask=mask)
     assert done.returncode == 0, done.stderr
     for name in ("out.json", "out.html"):
         assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o666 & ~mask
@@ -62,9 +63,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
 def test_what_would_be_lost_is_told_before_the_run(tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "clean.py").write_text(PROGRAM)
     (tmp_path / "folder").mkdir()
-    ran = subprocess.run(
-        [sys.executable, "-m", "gradmend", "run", *words], cwd=tmp_path, capture_output=True, text=True
-    )
+    ran = warm.run([sys.executable, "-m", "gradmend", "run", *words], cwd=tmp_path)
     assert ran.returncode == 2
     assert said in ran.stderr and len(ran.stderr.splitlines()) == 1
     assert (tmp_path / "clean.py").read_text() == PROGRAM

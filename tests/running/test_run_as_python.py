@@ -8,12 +8,14 @@ import sys
 import time
 
 import pytest
-from programs import BROKEN, CLEAN, Program, heed_ctrl_c, ignore_ctrl_c, launch
+from programs import BROKEN, CLEAN, Program, launch
+
+from warm import heed
 
 
 def test_stdout_is_the_programs_own(tmp_path):
     program = Program(tmp_path, CLEAN)
-    plain, ours = program.python(), program.gradmend()
+    plain, ours = program.python(), program.gradmend(cold=True)
     assert (ours.code, ours.out) == (plain.code, plain.out) == (0, "gradient [2.0, 2.0, 2.0]\n")
     assert ours.report["outcome"] == "clean" and ours.report["conflicts"] == []
     assert ours.err == ""
@@ -34,7 +36,7 @@ def test_main_is_the_program(tmp_path):
         """,
     )
     args = ["--flag", "-x", "a b", "--", "--report"]
-    plain, ours = program.python(*args), program.gradmend(*args)
+    plain, ours = program.python(*args), program.gradmend(*args, cold=True)
     assert ours.out == plain.out
     assert ours.code == plain.code == 0
 
@@ -84,7 +86,7 @@ def test_atexit_runs_and_threads_are_waited_for(tmp_path):
         print("main")
         """,
     )
-    plain, ours = program.python(), program.gradmend()
+    plain, ours = program.python(), program.gradmend(cold=True)
     assert ours.out == plain.out == "main\nthread\nat exit\n"
 
 
@@ -134,7 +136,7 @@ def test_multiprocessing_spawn_finds_main_again(tmp_path):
                 print(pool.map(double, [1, 2, 3]), pool.map(unbox, [Box(5)]))
         """,
     )
-    plain, ours = program.python(), program.gradmend()
+    plain, ours = program.python(), program.gradmend(cold=True)
     assert ours.out == plain.out == "[2, 4, 6] [5]\n"
     assert ours.code == 0
 
@@ -180,7 +182,7 @@ def test_ctrl_c(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        preexec_fn=heed_ctrl_c,
+        preexec_fn=heed,
     ) as process:
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.2)
@@ -193,6 +195,26 @@ def test_ctrl_c(tmp_path):
     told = json.loads(report.read_text())
     assert told["outcome"] == "failed"  # what it did not reach was not looked at
     assert told["error"]["type"] == "KeyboardInterrupt"
+
+
+def test_an_interrupted_program_ends_as_any_other(tmp_path):
+    """Threads are waited for, `atexit` runs, what was printed is written, and only then the signal ends it."""
+    program = Program(
+        tmp_path,
+        """
+        import atexit, threading, time
+        atexit.register(lambda: print("at exit"))
+        def late():
+            time.sleep(0.3)
+            print("thread")
+        threading.Thread(target=late).start()
+        print("main")
+        raise KeyboardInterrupt
+        """,
+    )
+    buffered = {"PYTHONUNBUFFERED": ""}
+    plain, ours = program.python(env=buffered), program.gradmend(env=buffered)
+    assert (ours.code, ours.out) == (plain.code, plain.out) == (-signal.SIGINT, "main\nthread\nat exit\n")
 
 
 def test_keyboard_interrupt_that_the_program_handles(tmp_path):
@@ -222,7 +244,7 @@ def test_ctrl_c_that_is_ignored(tmp_path):
         raise KeyboardInterrupt
         """,
     )
-    plain, ours = program.python(sigint=ignore_ctrl_c), program.gradmend(sigint=ignore_ctrl_c)
+    plain, ours = program.python(interrupt="ignored"), program.gradmend(interrupt="ignored")
     assert (ours.code, ours.out) == (plain.code, plain.out) == (-signal.SIGINT, "True\n")
 
 
@@ -235,7 +257,7 @@ def test_module(tmp_path):
         "pkg/__main__.py",
     )
     Program(tmp_path, "x = 3\n", "pkg/other.py")
-    plain = launch([sys.executable, "-m", "pkg", "-v", "b"], tmp_path)
+    plain = launch([sys.executable, "-m", "pkg", "-v", "b"], tmp_path, cold=True)
     ours = launch([sys.executable, "-m", "gradmend", "run", "-m", "pkg", "-v", "b"], tmp_path)
     assert (ours.code, ours.out) == (plain.code, plain.out), ours.err
 
@@ -243,7 +265,7 @@ def test_module(tmp_path):
 def test_a_directory_with_main(tmp_path):
     Program(tmp_path, "import sys, side\nprint(sys.argv, __name__)\n", "app/__main__.py")
     Program(tmp_path, "", "app/side.py")
-    plain = launch([sys.executable, "app", "x"], tmp_path)
+    plain = launch([sys.executable, "app", "x"], tmp_path, cold=True)
     ours = launch([sys.executable, "-m", "gradmend", "run", "app", "x"], tmp_path)
     assert (ours.code, ours.out) == (plain.code, plain.out) == (0, "['app', 'x'] __main__\n")
 

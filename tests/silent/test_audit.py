@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from silent_programs import ALL, Program
 from test_silent_quiet import ALL as QUIET
 
 import gradmend
+import warm
 from gradmend.api.auditing import Audit
 
 
@@ -80,7 +80,7 @@ def test_command(tmp_path: Path, wrong: str, word: str, code: int) -> None:
         "--report",
         str(report),
     ]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
+    done = warm.run([*command, str(script)])
     assert done.returncode == code
     assert done.stdout == "done\n"
     assert "gradmend audit: the gradient" in done.stderr and word in done.stderr
@@ -93,11 +93,8 @@ def test_command(tmp_path: Path, wrong: str, word: str, code: int) -> None:
 
 def test_command_refuses_heal(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "gradmend", "run", "--audit", "--heal", tmp_path / "x.py"],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 2
     assert "--audit goes without --heal" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import gradmend
+import warm
 from gradmend.api.auditing import Audit
 
 RIGHT = [2.0, 1.8, 1.62]  # of the forward that ran: 2 w
@@ -129,11 +129,8 @@ def test_the_command_runs_each(flag: str, numbers: list[float], tmp_path: Path) 
         "import torch\nw = torch.ones(3, requires_grad=True)\nfor _ in range(3):\n    loss = (w * w).sum()\n"
         "    w.data.mul_(.9)\n    loss.backward()\n    print(w.grad[0].item())\n    w.grad = None\n"
     )
-    run = subprocess.run(
+    run = warm.run(
         [sys.executable, "-m", "gradmend", "run", flag, str(program)],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert [float(line) for line in run.stdout.split()] == pytest.approx(numbers), run.stderr
     if flag == "--audit":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import warm
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.patch import known, patch
 
@@ -381,7 +381,7 @@ assert not any(_builtins._find_builtin(g) for g in fresh)
 """
     script = tmp_path / "program.py"  # torch.jit reads the source
     script.write_text(program)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    done = warm.run([sys.executable, str(script)])
     assert done.returncode == 0, done.stderr
 
 

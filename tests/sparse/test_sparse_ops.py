@@ -67,17 +67,29 @@ def test_backward_and_double_backward_equal_dense(op: Op) -> None:
 
 @differentiable
 def test_gradcheck(op: Op) -> None:
+    inputs = _differentiated(op)
+    # Torch's own layouts have no forward mode.
+    forward = not op.name.startswith("to_sparse_")
+    assert gradcheck(lambda *t: run(op, *t), inputs, check_forward_ad=forward)
+    # Along random directions; entry by entry below.
+    assert gradgradcheck(lambda *t: run(op, *t), inputs, fast_mode=True)
+
+
+@pytest.mark.slow
+@differentiable
+def test_gradgradcheck_entry_by_entry(op: Op) -> None:
+    if op.name == "kron":
+        pytest.skip("of its 4096 numbers a second derivative each would take longer than all others")
+    assert gradgradcheck(lambda *t: run(op, *t), _differentiated(op))
+
+
+def _differentiated(op: Op) -> list[Tensor]:
+    """Numbers for each input; those that the op reads want gradients."""
     if op.name == "to(float32)":
         pytest.skip("float32 is too coarse for finite differences")
     probe = leaves()
     found = torch.autograd.grad(run(op, *probe).sum(), probe, allow_unused=True)
-    used = [g is not None for g in found]
-    inputs = [v.clone().requires_grad_(u) for v, u in zip(NUMBERS.values(), used, strict=True)]
-    # Torch's own layouts have no forward mode.
-    forward = not op.name.startswith("to_sparse_")
-    assert gradcheck(lambda *t: run(op, *t), inputs, check_forward_ad=forward)
-    # Of kron's 4096 numbers a second derivative each would take longer than all others: along random directions.
-    assert gradgradcheck(lambda *t: run(op, *t), inputs, fast_mode=op.name == "kron")
+    return [v.clone().requires_grad_(g is not None) for v, g in zip(NUMBERS.values(), found, strict=True)]
 
 
 @pytest.mark.parametrize("op", [o for o in OPS if o.raises], ids=lambda o: o.name)

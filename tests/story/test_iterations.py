@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 import gradmend
+import warm
 from gradmend.api.explaining import words
 from gradmend.model import Conflict
 from gradmend.story.advice import advised
@@ -131,9 +131,7 @@ def test_callers_are_named_where_a_helper_steps_for_two_losses(tmp_path: Path) -
 def plain(tmp_path: Path, program: str, **env: str) -> str:
     file = tmp_path / "program.py"
     file.write_text(HEAD + program)
-    run = subprocess.run(
-        [sys.executable, str(file)], env={**os.environ, **env}, capture_output=True, text=True, timeout=300
-    )
+    run = warm.run([sys.executable, str(file)], env={**os.environ, **env}, timeout=300)
     assert run.returncode == 1
     return run.stderr
 

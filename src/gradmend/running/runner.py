@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -141,9 +144,26 @@ class End:
     def leave(self) -> int:
         """The exit code. An interrupted program ends by the signal, once all is written and cleared away."""
         if self.interrupted:
+            _finish_python()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         return self.code
+
+
+def _finish_python() -> None:
+    """What python does before it ends by the signal: threads are waited for, `atexit` runs, what was printed is written."""
+    threads: Any = threading
+    for step in (
+        threads._shutdown,
+        atexit._run_exitfuncs,
+        *(_flush(file) for file in (sys.stdout, sys.stderr)),
+    ):
+        raised_by(step)
+
+
+def _flush(file: Any) -> Callable[[], None]:
+    """None where the program has closed it, or taken it away."""
+    return lambda: file.flush()
 
 
 def ended(raised: BaseException | None, session: Session) -> End:

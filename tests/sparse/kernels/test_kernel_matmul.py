@@ -48,7 +48,11 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 # Every width in one dtype, and a few in the others: each pair is four kernels to compile.
 WIDTHS = [1, 3, 16, 33, 64, 128, 150, 256]
-PAIRS = [(torch.float32, k) for k in WIDTHS] + [(d, k) for d in (*FLOATS[1:], *COMPLEX) for k in (1, 33, 150)]
+PAIRS = [(torch.float32, k) for k in WIDTHS] + [
+    pytest.param(d, k, marks=pytest.mark.slow if k == 33 else ())
+    for d in (*FLOATS[1:], *COMPLEX)
+    for k in (1, 33, 150)
+]
 
 
 @pytest.mark.parametrize(("dtype", "k"), PAIRS, ids=str)

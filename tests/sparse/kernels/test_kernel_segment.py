@@ -31,9 +31,13 @@ def close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, **TOLERANCE.get(want.dtype, {}))
 
 
-def pairs(*shapes: tuple[int, ...]) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-    """Every shape in one dtype, the first and the last in the others."""
-    return [(d, s) for d in FLOATS for s in (shapes if d is FLOATS[0] else (shapes[0], shapes[-1]))]
+def pairs(*shapes: tuple[int, ...]) -> list[object]:
+    """Every shape in one dtype, the first and the last in the others: six kernels to compile for each, the first is slow."""
+    return [
+        pytest.param(d, s, marks=pytest.mark.slow if d is not FLOATS[0] and s is shapes[0] else ())
+        for d in FLOATS
+        for s in (shapes if d is FLOATS[0] else (shapes[0], shapes[-1]))
+    ]
 
 
 @pytest.mark.parametrize(("dtype", "trailing"), pairs((), (1,), (5,), (2, 3), (140,)), ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import warm
 from gradmend.story.failures import diagnose
 
 BAD = """
@@ -26,7 +26,7 @@ def test_the_story_is_told_by_run_and_install(door: str, tmp_path: Path) -> None
     program = tmp_path / "bad.py"
     program.write_text(BAD if door == "run" else f"import gradmend\ngradmend.install()\n{BAD}")
     how = ["-m", "gradmend", "run"] if door == "run" else []
-    done = subprocess.run([sys.executable, *how, str(program)], capture_output=True, text=True, check=False)
+    done = warm.run([sys.executable, *how, str(program)])
     said = done.stdout + done.stderr
     assert done.returncode == 1 and "GM303" in said and "Read `values.grad`, not `A.grad`" in said
     assert "AttributeError: 'NoneType' object has no attribute 'values'" in said
