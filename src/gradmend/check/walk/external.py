@@ -166,6 +166,8 @@ class External:
             return unknown() if self.walk.grad_mode is None else Const(self.walk.grad_mode)
         if last == "from_numpy" and args:
             return self.walk.arrays.from_array(args[0], node)
+        if last in ("from_dlpack", "to_dlpack") and args:
+            return self.walk.arrays.by_capsule(args[0], node)
         if last == "DataLoader" or (parts[1:2] == ["utils"] and last in ("DataLoader", "TensorDataset")):
             if last == "DataLoader" and args:
                 self.walk.sparse.batched(args[0], keywords, node)
