@@ -87,10 +87,13 @@ class Functions:
         if hold.saved:
             ctx.attrs["saved_tensors"] = Seq([self._as_kept(v) for v in hold.saved], "tuple")
         given = [gradient] * (len(spec.posonlyargs) + len(spec.args) - 1 or int(spec.vararg is not None))
+        before = self.walk.ledger.now()
         with self.walk.mode(False):
             self.walk.calls.call_function(backward, [ctx, *given], {}, node)
         for save in hold.node.saves:
-            save.tick = self.walk.ledger.now()  # it has what it kept when it writes
+            for write in save.storage.writes:
+                if write.tick > before:
+                    write.within = hold.node
 
     def _as_kept(self, value: Value) -> Value:
         return self.walk.tensor_methods.behind(value, "") if isinstance(value, Tensor) else value
