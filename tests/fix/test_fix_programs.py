@@ -75,3 +75,58 @@ def test_losses_are_summed_where_that_gives_the_same_gradient(plan: Callable[[st
     assert [c.kind for c in clamped.chosen] == ["second_backward"]
     (summed,) = [t for t in clamped.tried if t.candidate.kind == "sum_losses"]
     assert "the gradient of trunk.weight" in summed.verdict.why
+
+
+PINN = """\
+import json
+import torch
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+x = torch.linspace(0, 1, 5).unsqueeze(1).requires_grad_()
+u = net(x)
+u_x = torch.autograd.grad(u.sum(), x)[0]
+loss = ({used} - u).pow(2).mean()
+loss.backward()
+print(json.dumps({{"grads": [p.grad.abs().sum().item() for p in net.parameters()]}}))
+"""
+
+
+def test_a_gradient_in_the_loss_is_no_constant_unasked(plan: Callable[[str], Plan], runner: Make) -> None:
+    found = plan(PINN.format(used="u_x"))
+    assert found.status == "unproven" and "create_graph=True" in found.message
+    made, kept = found.options
+    assert [o.candidate.kind for o in (made, kept)] == ["create_graph", "second_backward"]
+    (text,) = made.sources.values()
+    assert "torch.autograd.grad(u.sum(), x, create_graph=True)[0]" in text
+    assert printed(runner(text)) != pytest.approx(
+        printed(runner(next(iter(kept.sources.values())))), rel=1e-3
+    )
+
+
+def test_a_gradient_that_the_loss_does_not_hold_needs_no_graph(plan: Callable[[str], Plan]) -> None:
+    found = plan(PINN.format(used="u_x.detach()"))
+    assert (found.status, [c.kind for c in found.chosen]) == ("proven", ["second_backward"])
+
+
+def test_a_pair_of_states_is_detached_where_it_goes_on(plan: Callable[[str], Plan]) -> None:
+    found = plan(
+        "import torch\n\n\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.rnn = torch.nn.LSTM(1, 2)\n"
+        "        self.state = (torch.zeros(1, 1, 2), torch.zeros(1, 1, 2))\n\n"
+        "    def forward(self, x):\n"
+        "        out, self.state = self.rnn(x, self.state)\n"
+        "        return out.sum()\n\n\n"
+        "net = Net()\n"
+        "opt = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for x in torch.ones(3, 2, 1, 1):\n"
+        "    opt.zero_grad()\n"
+        "    net(x).backward(retain_graph=True)\n"
+        "    opt.step()\n"
+    )
+    assert found.status == "unproven" and "ambiguous" in found.message
+    (text,) = found.options[0].sources.values()
+    assert "self.rnn(x, tuple(s.detach() for s in self.state))" in text

@@ -63,6 +63,7 @@ class Write:
     lent: frozenset = _NONE
     region: Region | None = None
     looped: bool = False  # in a loop of its function
+    within: Node | None = None  # in the backward of this node, which has read by then what it kept
     elsewhere: bool = False  # a name is written to, and something else may hold the tensor as well
 
 
@@ -177,6 +178,7 @@ class Ledger:
         for write in save.storage.writes:
             if (
                 write.tick <= save.tick
+                or write.within is save.node
                 or not compatible(write.path, save.path)
                 or not compatible(write.path, way)
             ):

@@ -15,6 +15,7 @@ _ATTRIBUTES = frozenset(
         "backward",
         "numpy",
         "from_numpy",
+        "from_dlpack",
         "apply",
         "save_for_backward",
         "register_hook",

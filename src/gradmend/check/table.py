@@ -100,6 +100,14 @@ NOT_WRITES = frozenset("requires_grad_ retain_grad share_memory_ rename_ is_shar
 METADATA_WRITES = frozenset(
     "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_".split()
 )
+# Of integers and truth values: no gradient goes through them, and backward may still need what they change.
+_OF_INTEGERS = frozenset(
+    f"{name}_"
+    for name in (
+        "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift gcd lcm logical_and "
+        "logical_or logical_xor logical_not greater greater_equal less less_equal not_equal apply map"
+    ).split()
+)
 # In-place methods with no op of the same name.
 FILLS = frozenset(
     """
@@ -120,6 +128,7 @@ def is_inplace(name: str) -> bool:
         return False
     return (
         name in FILLS
+        or name in _OF_INTEGERS
         or name in METADATA_WRITES
         or name == "detach_"
         or op(name) is not None

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gradmend.check.instead import Instead
     from gradmend.check.ledger import Save, Write
 
+_ROADS = {"numpy": "numpy", "dlpack": "DLPack"}
 _WHERE = frozenset({"index", "indices", "mask", "condition", "target", "offsets"})
 _CALLED = {"mask": "mask", "condition": "mask", "target": "target", "offsets": "offsets"}
 
@@ -34,7 +35,7 @@ def overwritten(
     elif write.how == "swap":
         did = f"this line gives {name} other memory through .data"
     else:
-        did = f"{write.op} changes {name} through {'numpy' if write.how == 'numpy' else '.data'}, unseen by autograd"
+        did = f"{write.op} changes {name} through {_ROADS.get(write.how, '.data')}, unseen by autograd"
     where = _line(save.place, write.place)
     if save.slot == "ctx":
         kept = f"{save.op} on {where} hung it on ctx"
@@ -94,7 +95,7 @@ def rule_of(save: Save, write: Write) -> str:
         return "GM203"
     if write.how == "collective":
         return "GM209"
-    if write.how == "data":
+    if write.how in ("data", "dlpack"):
         return "GM201"
     if write.op.endswith("step"):
         return "GM104"

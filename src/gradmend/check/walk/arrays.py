@@ -43,6 +43,12 @@ class Arrays:
             return made
         return self.walk.tensors.fresh(node)
 
+    def by_capsule(self, value: Value, node: ast.AST) -> Value:
+        """Through DLPack: the same memory, and a version counter of its own."""
+        if isinstance(value, Tensor) and not value.opaque:
+            return self.walk.tensor_methods.behind(value, "dlpack")
+        return self.from_array(value, node)
+
     def array_method(self, owner: Instance, name: str, args: list[Value], node: ast.AST) -> Value:
         if name in ("fill", "sort", "partition", "put", "itemset", "resize"):
             self.walk.writes.write(owner.attrs["memory"], "fill_", node, shown=f".{name}()")

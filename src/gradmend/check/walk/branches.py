@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gradmend.check.values import NONE, Alt, Instance, Value, unknown
+from gradmend.check.values import NONE, Alt, Instance, Seq, Value, unknown
 from gradmend.check.walk.ending import leaves
 from gradmend.check.walk.paths import Change
 from gradmend.check.walk.questions import Asked
@@ -174,7 +174,7 @@ class Branches:
         if generator is not None:
             return self._taken(node, generator)
         items = self.walk.iteration.iterate(source, node.iter)
-        return self.rounds(node, items)
+        return self.rounds(node, items, isinstance(source, Seq) and source.kind == "modules")
 
     def _taken(self, node: Any, generator: Instance) -> str:
         """A loop over a generator: its body runs at each yield."""
@@ -197,16 +197,15 @@ class Branches:
             self.walk.path = before
         return self.walk.run_block(node.orelse) if node.orelse and not ended else ""
 
-    def rounds(self, node: Any, items: list[Value] | None) -> str:
+    def rounds(self, node: Any, items: list[Value] | None, every: bool = False) -> str:
         frame = self.walk.frame
         most = _ROUNDS[min(frame.loops, len(_ROUNDS) - 1)]
         frame.loops += 1
         before = self.walk.path
         try:
             if items is not None:
-                shown = (
-                    items[:_MOST_ITEMS] if len(items) <= _MOST_ITEMS and frame.loops <= 2 else items[:most]
-                )
+                few = len(items) <= _MOST_ITEMS or every
+                shown = items if few and frame.loops <= 2 else items[:most]
             else:
                 shown = [NONE] * most
             for i, item in enumerate(shown):

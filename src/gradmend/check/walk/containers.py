@@ -103,8 +103,9 @@ class Containers:
             items = self.walk.iteration.iterate(source, generator.iter)
             if isinstance(source, Seq) and source.rest is not None:
                 more.append(source)
-            most = 8 if i == 0 and len(items) <= 8 else 2
-            for item in items[:most]:
+            every = isinstance(source, Seq) and source.kind == "modules"
+            few = i == 0 and (len(items) <= 8 or every)
+            for item in items if few else items[:2]:
                 each(item)
 
         level(0)

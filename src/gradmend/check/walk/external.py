@@ -49,6 +49,7 @@ _COLLECTIVES = frozenset(
     }
 )
 # Contexts under which a write to what was saved does no harm; hooks of the program's own may keep copies.
+_DERIVATIVES = frozenset({"grad", "grad_and_value", "jacrev", "hessian"})  # of a function, as a function
 _FORGIVE = frozenset({"allow_mutation_on_saved_tensors", "heal", "save_on_cpu", "saved_tensors_hooks"})
 _EXPECT = frozenset(
     "pytest.raises contextlib.suppress suppress raises unittest.TestCase.assertRaises".split()
@@ -92,6 +93,10 @@ class External:
             if isinstance(self.walk.statement, ast.Expr):
                 self.walk.patched = True
             return Instance(None, "patched")
+        if name == "gradmend.derivative":
+            # Of what needs no gradient: a derivative that needs none. Else nobody knows.
+            needs = self.walk.tensors.strongest([p for v in args[1:] for p in self.walk.tensors_in(v)])
+            return unknown() if needs else Opaque("", True)
         if name == "gradmend.super":
             return self.walk.module_methods.base_method(args, keywords, node)
         if last in ("deepcopy", "copy") and head == "copy" and args:
@@ -166,6 +171,8 @@ class External:
             return unknown() if self.walk.grad_mode is None else Const(self.walk.grad_mode)
         if last == "from_numpy" and args:
             return self.walk.arrays.from_array(args[0], node)
+        if last in ("from_dlpack", "to_dlpack") and args:
+            return self.walk.arrays.by_capsule(args[0], node)
         if last == "DataLoader" or (parts[1:2] == ["utils"] and last in ("DataLoader", "TensorDataset")):
             if last == "DataLoader" and args:
                 self.walk.sparse.batched(args[0], keywords, node)
@@ -176,6 +183,8 @@ class External:
             return self._foreach(last, args, node)
         if parts[1:2] == ["func"] and last in ("jvp", "jacfwd") and args:
             return self._forward_mode(args, node)
+        if parts[1:2] == ["func"] and last in _DERIVATIVES and args:
+            return Partial(Ext("gradmend.derivative"), [args[0]], {})
         if parts[1:2] == ["func"] and last == "functional_call" and len(args) > 1:
             return self.walk.ops.all_kept("functional_call", args[1:], node)
         if len(parts) > 2 and parts[1] in ("linalg", "special"):

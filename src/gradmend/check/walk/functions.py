@@ -69,20 +69,34 @@ class Functions:
                     )
                 )
         if grad:
-            self._gradients_of(cls, node)
+            self._gradients_of(cls, hold, ctx, node)
         return self._outputs(result, hold, node) if grad else result
 
-    def _gradients_of(self, cls: Class, node: ast.AST) -> None:
-        """Its backward by itself, once: what it does to the gradients that it is given."""
+    def _gradients_of(self, cls: Class, hold: _Hold, made: Instance, node: ast.AST) -> None:
+        """Its backward by itself, once: what it does to the gradients that it is given, and to what forward saved.
+
+        It runs before the backward of all that was computed earlier: a write in it meets what those ops keep.
+        """
         backward = self.walk.classes.find(cls, "backward")
         if not isinstance(backward, Function) or id(backward.node) in self.walk.visited:
             return
         gradient = self.walk.backward.gradient()
         spec = backward.node.args
         ctx = Instance(None, "ctx")
+        ctx.attrs = {n: self._as_kept(v) for n, v in made.attrs.items() if isinstance(v, Tensor)}
+        if hold.saved:
+            ctx.attrs["saved_tensors"] = Seq([self._as_kept(v) for v in hold.saved], "tuple")
         given = [gradient] * (len(spec.posonlyargs) + len(spec.args) - 1 or int(spec.vararg is not None))
+        before = self.walk.ledger.now()
         with self.walk.mode(False):
             self.walk.calls.call_function(backward, [ctx, *given], {}, node)
+        for save in hold.node.saves:
+            for write in save.storage.writes:
+                if write.tick > before:
+                    write.within = hold.node
+
+    def _as_kept(self, value: Value) -> Value:
+        return self.walk.tensor_methods.behind(value, "") if isinstance(value, Tensor) else value
 
     def _returned(self, hold: _Hold, result: Value, node: ast.AST) -> None:
         """What is marked dirty must be given back itself."""
@@ -128,6 +142,7 @@ class Functions:
     def ctx_method(self, ctx: Instance, name: str, args: list[Value], node: ast.AST) -> Value:
         hold = ctx.attrs.get("$node")
         if name == "save_for_backward" and isinstance(hold, _Hold) and hold.grad:
+            hold.saved = list(args)
             for value in args:
                 for path, tensor in self.walk.tensors_in(value):
                     self.walk.tensors.save(path, tensor, hold.node, node, hold.name, "self", hold.grad == YES)
@@ -158,10 +173,11 @@ class Functions:
 class _Hold(Value):
     """The node behind a ctx."""
 
-    __slots__ = ("dirty", "found", "given", "grad", "marked", "name", "node", "wrote")
+    __slots__ = ("dirty", "found", "given", "grad", "marked", "name", "node", "saved", "wrote")
 
     def __init__(self, node: Node, grad: int, given: set[int], found: Any, name: str) -> None:
         self.node, self.grad, self.given, self.found, self.name = node, grad, given, found, name
         self.dirty = False
+        self.saved: list[Value] = []
         self.marked: list[tuple[Place, Tensor]] = []
         self.wrote: list[tuple[Any, str, str]] = []

@@ -23,6 +23,7 @@ from gradmend.check.values import (
 if TYPE_CHECKING:
     from gradmend.check.walk.walker import Walker
 
+_MOST = 32  # modules that a loop over all of them goes through: it is short, and the module it waits for may come late
 _MODULE_METHODS = frozenset(
     """
     parameters named_parameters modules children named_modules named_children buffers to cuda cpu train eval
@@ -78,14 +79,14 @@ class ModuleMethods:
             found: list[Value] = [
                 m for m in self.walk.modules.submodules(owner) if name == "modules" or m is not owner
             ]
-            return Seq(found[:12], "iterator")
+            return Seq(found[:_MOST], "modules")
         if name in ("named_modules", "named_children"):
             return Seq(
-                [Seq([unknown("name"), m], "tuple") for m in self.walk.modules.submodules(owner)[:12]],
-                "iterator",
+                [Seq([unknown("name"), m], "tuple") for m in self.walk.modules.submodules(owner)[:_MOST]],
+                "modules",
             )
         if name == "apply" and args:
-            for module in self.walk.modules.submodules(owner)[:12]:
+            for module in self.walk.modules.submodules(owner)[:_MOST]:
                 self.walk.calls.call_value(args[0], [module], {}, node)
             return owner
         if name in (

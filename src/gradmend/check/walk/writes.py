@@ -59,7 +59,7 @@ class Writes:
     ) -> None:
         found = {slot: self.walk.tensors_in(v) for slot, v in slots.items()}
         others = [pair for pairs in found.values() for pair in pairs]
-        quiet = how or ({".data": "data", "numpy": "numpy"}.get(tensor.quiet) or "loud")
+        quiet = how or ({".data": "data", "numpy": "numpy", "dlpack": "dlpack"}.get(tensor.quiet) or "loud")
         if quiet == "loud":
             if self.walk.refusals.refusals(tensor, op, site, others, shown):
                 return  # what comes of it is never seen

@@ -20,6 +20,8 @@ NOT_TRAINED = (
 )
 DETACHED = "it cuts the gradient through time: none goes from a loss to the steps before the last backward(), whose graph is not kept"
 
+_FORMS = ("{0}.detach()", "tuple(s.detach() for s in {0})")
+
 
 # -- detach what is carried over ---------------------------------------------------------------------
 def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
@@ -34,7 +36,7 @@ def carried(project: Project, facts: Facts) -> Iterator[Candidate]:
                 continue
             joint = tree.newline + tree.indent(statement)
             at = tree.span(statement)[1]
-            for form in ("{0}.detach()", "tuple(s.detach() for s in {0})"):
+            for form in _FORMS:
                 text = "".join(f"{joint}{name} = {form.format(name)}" for name in names)
                 told = ", ".join(f"`{n}`" for n in names)
                 title = f"detach {told} after the backward() on line {place.line}"
@@ -140,18 +142,22 @@ def _targets(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 
 
 def _held(project: Project) -> Iterator[Candidate]:
-    """`self.h = cell(x, self.h)` -> `self.h = cell(x, self.h.detach())`."""
+    """`out, self.h = rnn(x, self.h)` -> `out, self.h = rnn(x, self.h.detach())`; of an LSTM's pair, each."""
     for file in project.sources:
         tree = project.tree(file)
         for node in tree.nodes if tree else ():
-            if not isinstance(node, cst.Assign) or not isinstance(node.targets[0].target, cst.Attribute):
+            if not isinstance(node, cst.Assign) or not syntax.has_call(node.value):
                 continue
             assert tree is not None
-            name = tree.code(node.targets[0].target)
+            targets = [n for t in node.targets for n in _targets(t.target)]
+            names = {tree.code(n) for n in targets if isinstance(n, cst.Attribute)}
             reads = [
-                n for n in syntax.walk(node.value) if isinstance(n, cst.Attribute) and tree.code(n) == name
+                n for n in syntax.walk(node.value) if isinstance(n, cst.Attribute) and tree.code(n) in names
             ]
-            if reads and syntax.has_call(node.value):
-                cuts = [tree.cut(n, f"{name}.detach()") for n in reads]
-                title = f"detach `{name}` where line {tree.lines(node)[0]} goes on from it"
+            if not reads:
+                continue
+            told = ", ".join(dict.fromkeys(f"`{tree.code(n)}`" for n in reads))
+            title = f"detach {told} where line {tree.lines(node)[0]} goes on from it"
+            for form in _FORMS:
+                cuts = [tree.cut(n, form.format(tree.code(n))) for n in reads]
                 yield Candidate(title, "detach", 1, {file: tree.replace(*cuts)}, DETACHED)

@@ -1,4 +1,4 @@
-"""A graph that backward walks twice: keep it with `retain_graph=True`."""
+"""A graph that backward walks twice: keep it with `retain_graph=True`, or make the gradient a part of the graph."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from gradmend.fix.source.text import Cut
 from gradmend.fix.source.tree import Tree
 
 RANK = 5
+_GRAD = ("torch.autograd.grad", "autograd.grad", "grad")
+_POSITIONAL = 4  # outputs, inputs, grad_outputs, retain_graph: the next one is create_graph
 _NOTE = (
     "keeps the gradient of the forward that ran, through the whole shared graph; the graph stays in memory. "
     "If the shared part is meant to be a constant (truncated backpropagation through time, advantages, "
     "targets), detach() it instead: cheaper, and another gradient."
+)
+_DIFFERENTIABLE = (
+    "the gradient that this line takes is part of the loss, and backward() now goes through it (a second derivative). "
+    "If it is meant to be a constant, retain_graph=True instead: cheaper, and another gradient."
 )
 
 
@@ -41,6 +47,30 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         yield Candidate("retain_graph=True at each backward", "second_backward", RANK + order, sources, _NOTE)
 
 
+def differentiated(project: Project, facts: Facts) -> Iterator[Candidate]:
+    """A gradient that the loss is made of, taken without a graph of its own: a constant, to retain_graph=True."""
+    places = [p for w in facts.writes for p in w.chain] if facts.second else []
+    for place in dict.fromkeys(places):
+        tree = project.tree(place.file)
+        for cut in _made_again(tree, place) if tree else ():
+            assert tree is not None
+            title = f"create_graph=True at line {place.line}"
+            yield Candidate(title, "create_graph", RANK, {place.file: tree.replace(cut)}, _DIFFERENTIABLE)
+
+
+def _made_again(tree: Tree, place: Place) -> Iterator[Cut]:
+    """`u_x = torch.autograd.grad(u, x)[0]` -> `torch.autograd.grad(u, x, create_graph=True)[0]`."""
+    for statement in tree.statements(place.line, place):
+        for call in syntax.walk(statement):
+            if not isinstance(call, cst.Call) or syntax.dotted(call.func) not in _GRAD or not call.args:
+                continue
+            given = [a.keyword.value for a in call.args if a.keyword]
+            if "create_graph" in given or len(call.args) - len(given) > _POSITIONAL:
+                continue
+            at = tree.span(call.args[-1].value)[1]
+            yield at, at, ", create_graph=True"
+
+
 def _retained(tree: Tree, place: Place) -> Iterator[Cut]:
     for statement in tree.statements(place.line, place):
         for call in syntax.walk(statement):
@@ -49,7 +79,7 @@ def _retained(tree: Tree, place: Place) -> Iterator[Cut]:
             name = syntax.dotted(call.func).rsplit(".", 1)[-1]
             if not name and isinstance(call.func, cst.Attribute):
                 name = call.func.attr.value
-            grad = syntax.dotted(call.func) in ("torch.autograd.grad", "autograd.grad", "grad")
+            grad = syntax.dotted(call.func) in _GRAD
             if name != "backward" and not grad:
                 continue
             given = next((a for a in call.args if a.keyword and a.keyword.value == "retain_graph"), None)

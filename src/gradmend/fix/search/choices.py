@@ -7,12 +7,17 @@ from dataclasses import replace
 
 from gradmend.fix.judging.compare import effect
 from gradmend.fix.judging.judge import Judge
-from gradmend.fix.rewrites import options, propose, recompute, save_for_backward
+from gradmend.fix.rewrites import options, propose, recompute, save_for_backward, second_backward
 from gradmend.fix.search.attempts import Attempts
 from gradmend.fix.search.outcome import Option, Plan
 from gradmend.fix.source.candidate import Candidate, Project
 from gradmend.fix.source.facts import UPDATES, Facts
 
+CONSTANT = (
+    "ambiguous: the loss is made of a gradient that torch.autograd.grad took. create_graph=True lets the loss train "
+    "through it (a second derivative), retain_graph=True takes it for a constant: each is another gradient, so none is "
+    "chosen for you"
+)
 _WAYS = 4  # edits tried for one choice
 
 # What a copy of the parameters means there, by how an iteration reaches a graph of before the update.
@@ -27,6 +32,8 @@ class Choices:
         self.attempts, self.judge, self.project, self.known = attempts, judge, project, known
 
     def add(self, plan: Plan, ambiguous: bool) -> None:
+        if plan.status == "proven" and any(c.kind == "second_backward" for c in plan.chosen):
+            self._differentiated(plan)
         if plan.status == "proven":
             self._guarded(plan)
         if ambiguous:
@@ -55,6 +62,23 @@ class Choices:
                 told = effect(self.judge.oracle.calls, trial.calls)
                 return Option(candidate, self.attempts.changed(edited), told)
         return None
+
+    def _differentiated(self, plan: Plan) -> None:
+        """`u_x = grad(u, x)` in a loss: with the graph kept u_x is a constant, and training never learns from it."""
+        assert self.judge.oracle is not None
+        for candidate in list(second_backward.differentiated(self.project, self.known[0]))[:_WAYS]:
+            if self.attempts.late:
+                return
+            edited, trial = self.attempts.run(self.project, candidate)
+            if not trial.ran or self.judge.final(trial, self.attempts.encoded(edited)).same:
+                continue  # the loss does not move with that gradient
+            kept = Option(plan.chosen[0], plan.sources, "the taken gradient is a constant of the loss")
+            told = effect(self.judge.oracle.calls, trial.calls)
+            made = Option(candidate, self.attempts.changed(edited), told)
+            plan.status, plan.message, plan.verdict = "unproven", CONSTANT, None
+            plan.options += [made, kept]
+            plan.chosen, plan.sources = [candidate], made.sources  # for --unsafe
+            return
 
     def _frozen(self, plan: Plan) -> None:
         """A copy of the parameters for the one forward that all iterations go back into: quiet, and seldom what is meant."""
