@@ -182,6 +182,7 @@ class _Hook:
         return result
 
 
+@functools.lru_cache(maxsize=8)  # put on at each arming, and seldom another
 def _registering(original: Any, kind: str) -> Any:
     @functools.wraps(original)
     def register(self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
