@@ -47,7 +47,11 @@ def _owner_of(name: str) -> int:
         return _OWN
     if name.startswith(_TORCH):
         return _TORCH_OWNED
-    if name.startswith(("<frozen", "<eval_with_key>", *_LIBRARY)) or "site-packages" in name or "dist-packages" in name:
+    if (
+        name.startswith(("<frozen", "<eval_with_key>", *_LIBRARY))
+        or "site-packages" in name
+        or "dist-packages" in name
+    ):
         return _LIB
     return _USER
 

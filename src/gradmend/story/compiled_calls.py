@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradmend.model import Frame
+from gradmend.model import Frame, Site
 from gradmend.story.callees import Function, functions_called, parameter
+from gradmend.story.names import op_of
 from gradmend.story.source import parse
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -78,3 +79,36 @@ def _written(function: ast.AST) -> Iterator[tuple[int, str]]:
                 target = target.value
             if isinstance(target, ast.Name):
                 yield node.lineno, target.id
+
+
+_WRITTEN_DOWN = "<eval_with_key>"  # Dynamo's graph as Python, which backends such as "eager" run
+
+
+def placed(site: Site, op: str) -> Site:
+    """A compiled function that runs as Python has no line but its first: the one place in it that does `op` is the line."""
+    at = next((i for i, f in enumerate(site.frames) if f.owner == "user"), 0)
+    if not any(f.file.startswith(_WRITTEN_DOWN) for f in site.frames[:at]):
+        return site
+    frame = site.frames[at]
+    source = parse(frame.file)
+    if source is None:
+        return site
+    done = f"{op[3:-2]}_" if op.startswith("__i") and op.endswith("__") else op
+    nodes = [
+        node
+        for function in ast.walk(source.tree)
+        if isinstance(function, _FUNCTIONS) and frame.line == _first_line(function)
+        for node in ast.walk(function)
+        if op_of(node) == done and isinstance(node, ast.expr | ast.AugAssign)
+    ]
+    if len(nodes) != 1:
+        return site
+    (node,) = nodes
+    line = Frame(
+        frame.file, node.lineno, frame.function, "user", node.col_offset, node.end_lineno, node.end_col_offset
+    )
+    return Site((line, *site.frames[at + 1 :]))
+
+
+def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])

@@ -16,6 +16,7 @@ from gradmend.capture.sites import resolve
 from gradmend.model import Conflict, Culprit, Frame, Kind, Save, Site, TensorInfo, Write
 from gradmend.rules.classify import classify
 from gradmend.story import words
+from gradmend.story.compiled_calls import placed
 from gradmend.story.history import history
 from gradmend.story.holders import holder, lies_in, shape_of
 from gradmend.story.knowledge import Knowledge, by_node
@@ -181,7 +182,7 @@ def _info(layout: Layout | None, name: str | None) -> TensorInfo:
 
 
 def _name_of_saved(entry: entries.Save, op: str, slot: str | None) -> str | None:
-    site = resolve(entry.raw)
+    site = placed(resolve(entry.raw), op)
     # Below a library's line the source can only guess which argument went where: the program knows.
     if is_direct(site):
         return _saved_name(site, op, slot) or holder(entry.handle)
@@ -191,7 +192,7 @@ def _name_of_saved(entry: entries.Save, op: str, slot: str | None) -> str | None
 def _save(finding: Finding, node: str, op: str, name: str | None) -> Save:
     entry, handle = finding.save, finding.save.handle
     info = TensorInfo(shape_of(handle) or (), str(handle.dtype).removeprefix("torch."), name)
-    return Save(resolve(entry.raw), op, node, finding.slot, info, _view(entry), _is_leaf(finding))
+    return Save(placed(resolve(entry.raw), op), op, node, finding.slot, info, _view(entry), _is_leaf(finding))
 
 
 def _saved_name(site: Site, op: str, slot: str | None) -> str | None:
@@ -218,7 +219,7 @@ def _view(entry: entries.Save) -> str | None:
 
 
 def _name_of_written(written: entries.Write, finding: Finding) -> str | None:
-    site = resolve(written.raw)
+    site = placed(resolve(written.raw), written.op)
     name = written_name(site.user, written.op) if site.user else None
     return name if name and is_direct(site) else holder(finding.save.handle) or name
 
@@ -236,7 +237,9 @@ def _write(written: entries.Write, name: str | None, times: int, finding: Findin
         first, last = written.layout.lo // item, (written.layout.hi - 1) // item
         view = f"{f'element {first}' if first == last else f'elements {first} to {last}'} of the same storage"
     info = _info(written.layout, name)
-    return Write(resolve(written.raw), written.op, info, how, not written.moved, times, view)  # type: ignore[arg-type]
+    return Write(
+        placed(resolve(written.raw), written.op), written.op, info, how, not written.moved, times, view
+    )  # type: ignore[arg-type]
 
 
 def write_of(written: entries.Write, finding: Finding) -> Write:

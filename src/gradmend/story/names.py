@@ -268,6 +268,10 @@ def op_name(frame: Frame) -> str | None:
         node = statements[0] if len(statements) == 1 else None
         if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
             node = node.value
+    return op_of(node)
+
+
+def op_of(node: ast.AST | None) -> str | None:
     match node:
         case ast.AugAssign(op=op):
             return _AUGMENTED.get(type(op))

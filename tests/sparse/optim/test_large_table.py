@@ -33,7 +33,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in kilobytes, and pages that come when they are written")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="ru_maxrss in kilobytes, and pages that come when they are written"
+)
 @pytest.mark.parametrize("optimizer", ["RowSGD", "RowAdagrad", "RowAdam", "RowAdamW"])
 def test_a_hundred_million_rows(optimizer: str) -> None:
     done = subprocess.run(

@@ -52,7 +52,9 @@ def _pack(t: torch.Tensor) -> Any:
         optimizer_steps.wake()
     raw = raw_here() if mine else calls.where()
     kind = type(t)
-    if ((kind is _Tensor or kind is _Parameter) and t.layout is _STRIDED and not t.is_nested) or not has_parts(t):
+    if (
+        (kind is _Tensor or kind is _Parameter) and t.layout is _STRIDED and not t.is_nested
+    ) or not has_parts(t):
         return _ledger.save(t, opened[-1], raw)
     return Pieces(_ledger, t, opened[-1], raw)
 
