@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -33,7 +35,7 @@ def twice(w: torch.Tensor) -> torch.Tensor:
 
 
 def line_of(text: str, after: str) -> int:
-    lines = open(__file__).read().splitlines()
+    lines = Path(__file__).read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"def {after}"))
     return 1 + next(i for i in range(start, len(lines)) if text in lines[i])
 

@@ -237,9 +237,8 @@ def _write(written: entries.Write, name: str | None, times: int, finding: Findin
         first, last = written.layout.lo // item, (written.layout.hi - 1) // item
         view = f"{f'element {first}' if first == last else f'elements {first} to {last}'} of the same storage"
     info = _info(written.layout, name)
-    return Write(
-        placed(resolve(written.raw), written.op), written.op, info, how, not written.moved, times, view
-    )  # type: ignore[arg-type]
+    site = placed(resolve(written.raw), written.op)
+    return Write(site, written.op, info, how, not written.moved, times, view)  # type: ignore[arg-type]
 
 
 def write_of(written: entries.Write, finding: Finding) -> Write:

@@ -41,9 +41,8 @@ class BackwardCall:
         # up with each node that a thread makes, so they order nodes and outlive them. The number is that of the newest
         # node when the Save was made, see who_ran().
         self.visited: dict[int, Raw] = {}
-        self.seeds: tuple[
-            int, ...
-        ] = ()  # storages of the gradients that backward() itself was given, while watched
+        # Storages of the gradients that backward() itself was given, while watched.
+        self.seeds: tuple[int, ...] = ()
 
     @property
     def site(self) -> Site:

@@ -4,7 +4,7 @@ from gradmend.capture.ledger.judging cimport judge
 from gradmend.capture.ledger.keeping cimport keep
 from gradmend.capture.ledger.lock cimport Lock
 from gradmend.capture.ledger.scopes cimport Scope
-from gradmend.capture.memory.layouts cimport Layout, has_values, layout_of
+from gradmend.capture.memory.layouts cimport Layout, layout_of
 
 cdef class Ledger:
     cdef readonly dict timelines

@@ -29,7 +29,7 @@ from gradmend.capture.ledger.judging import judge
 from gradmend.capture.ledger.keeping import keep
 from gradmend.capture.ledger.lock import Lock
 from gradmend.capture.ledger.scopes import Scope
-from gradmend.capture.memory.layouts import PLAIN, Layout, has_values, layout_of, overlap
+from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, overlap
 from gradmend.capture.memory.undo import Elements
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.unseen import hidden, seen, unseen
