@@ -6,7 +6,7 @@ from gradmend.capture.memory.undo cimport Record, Ticked, UndoLog
 
 cdef class Save:
     cdef object __weakref__
-    cdef public object handle, raw, original, ref, print, escape, key
+    cdef public object handle, raw, original, ref, print, escape
     cdef public Scope scope
     cdef public long long version, tick, number, standing
     cdef public Timeline timeline

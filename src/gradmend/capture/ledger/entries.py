@@ -45,7 +45,7 @@ class Save:
     """
 
     __slots__ = (
-        "__weakref__", "counter", "escape", "handle", "key", "layout", "number", "original", "print", "raw", "ref", "roll", "scope",
+        "__weakref__", "counter", "escape", "handle", "layout", "number", "original", "print", "raw", "ref", "roll", "scope",
         "standing", "swaps", "tick", "timeline", "unchecked", "version",
     )  # fmt: skip
 
@@ -55,7 +55,6 @@ class Save:
     raw: Raw
     scope: Scope
     number: int  # of the newest node when it was made
-    key: int  # of its storage
     timeline: Timeline | None
     layout: Layout | None
     original: weakref.ref[torch.Tensor] | None  # the very tensor that was packed
@@ -134,7 +133,7 @@ def made_save(
     save.tick = tick
     save.raw = raw
     save.scope = scope
-    save.number = save.key = save.standing = 0
+    save.number = save.standing = 0
     save.timeline = save.layout = save.original = save.ref = None
     save.print = save.escape = save.counter = save.roll = None
     save.unchecked = False

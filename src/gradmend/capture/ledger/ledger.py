@@ -101,7 +101,6 @@ class Ledger:
             foreign = not storage.resizable()
             if type(t) not in PLAIN and _is_hollow(t, storage):
                 return save
-            save.key = storage._cdata
         except RuntimeError:
             return save  # wrapped: PyTorch's counter is all there is to go by
         self.fresh.add(save)
@@ -126,9 +125,10 @@ class Ledger:
                 if save.handle.is_nested:  # no region of its own: PyTorch's counter is all there is to go by
                     self.fresh.drop(save)
                     continue
-                timeline = timelines.get(save.key)
+                key = _storage_of(save.handle)._cdata
+                timeline = timelines.get(key)
                 if timeline is None:
-                    timeline = self._timeline(save.key)
+                    timeline = self._timeline(key)
                 timeline.enter(save)
             if not timelines:
                 self._doze()
