@@ -199,8 +199,12 @@ def words_of(conflict: Conflict, *, colour: bool = False, width: int = 100, heal
     with own_imports():
         from gradmend.report.terminal import render
         from gradmend.story.telling import tell
+        from gradmend.story.words import ours_failed
 
-        return render(tell(conflict, healed), colour=colour, width=width)
+        try:
+            return render(tell(conflict, healed), colour=colour, width=width)
+        except Exception as ours:
+            return f"error[{conflict.rule}]: {conflict.message}\n   = note: {ours_failed(ours)}"
 
 
 class Watching(ContextDecorator):

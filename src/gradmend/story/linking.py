@@ -42,6 +42,36 @@ def versions_of(finding: Finding) -> tuple[int, int] | None:
 
 
 def link(finding: Finding) -> Conflict:
+    """A mistake of ours in telling it neither stops a run that heals nor takes the place of the conflict."""
+    try:
+        return _explained(finding)
+    except Exception as ours:
+        return _bare(finding, ours)
+
+
+def _bare(finding: Finding, ours: Exception) -> Conflict:
+    entry, first = finding.save, finding.first
+    written = resolve(first.raw).user if first is not None else None
+    saved, backward = resolve(entry.raw).user, resolve(finding.backward).user
+    at = written or saved
+    return Conflict(
+        rule="GM101" if first is not None else "GM110",
+        kind=kind_of(finding),
+        message=words.bare(written, saved, backward),
+        culprits=(Culprit(at.file, at.line, first.op if first is not None else ""),)
+        if at is not None
+        else (),
+        saved=Save(resolve(entry.raw), "", "", finding.slot, _info(entry.layout, None)),
+        writes=()
+        if first is None
+        else (Write(resolve(first.raw), first.op, _info(first.layout, None), "data"),),
+        backward=backward,
+        versions=versions_of(finding),
+        notes=(words.ours_failed(ours),),
+    )
+
+
+def _explained(finding: Finding) -> Conflict:
     entry = finding.save
     if isinstance(entry, Unguarded):
         from gradmend.story import silent

@@ -21,6 +21,17 @@ def at(frame: Frame | None, near: Frame | None = None) -> str:
     return f"{os.path.basename(frame.file)} line {frame.line}"
 
 
+def bare(written: Frame | None, saved: Frame | None, backward: Frame | None) -> str:
+    """What the ledger alone knows, for a story that failed."""
+    here = common(written, saved, backward)
+    by = "something that no tap saw" if written is None else at(written, here)
+    return f"{by} changes in place what {at(saved, here)} kept for backward() on {at(backward, here)}"
+
+
+def ours_failed(ours: Exception) -> str:
+    return f"gradmend could not tell more, which is its own mistake: {type(ours).__name__}: {ours}"
+
+
 def counted(n: int, word: str) -> str:
     return f"{n:,} {word}{'s' if n != 1 else ''}"
 
