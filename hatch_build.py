@@ -101,7 +101,8 @@ def _hot(names: tuple[str, ...], scratch: str) -> list[Any]:
         Extension(
             f"gradmend.capture.{name}",
             [f"src/gradmend/capture/{name.replace('.', '/')}.py"],
-            extra_compile_args=["-g0"] if os.name == "posix" else [],  # two thirds of the time, a sixth of the bytes
+            # Without debugging symbols: two thirds of the time, a sixth of the bytes.
+            extra_compile_args=["-g0"] if os.name == "posix" else [],
         )
         for name in names
     ]
