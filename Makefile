@@ -27,7 +27,7 @@ endif
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
 
-test: $(READY)  ## Every subject, in about eight minutes on two cores; `make test-slow` has the rest.
+test: $(READY)  ## Every subject, in about ten minutes on two cores; `make test-slow` has the rest.
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not world and not ops"
 
 test-slow: $(READY)  ## What takes long: every command of the docs, many processes, 2,000 random programs.
