@@ -24,8 +24,9 @@ Edges = tuple[
 
 _current = torch._C._current_autograd_node
 _KEY = "gradmend.below"
-_MOST = 1000  # nodes that were asked for singly and live: freed by recursion, they take some 200 KB of stack
-_SPREAD = 16  # one node in so many holds those below it
+_SPREAD = 16  # one node in so many holds those below it, or is counted
+# So many of 1,000 nodes that were asked for singly and live: freed by recursion, they take some 200 KB of stack.
+_MOST = 1000 // _SPREAD
 
 
 class _Mark:
@@ -80,7 +81,7 @@ def current() -> Any:
 
 def known(node: Any) -> Any:
     """The node itself, which Python has asked for by itself rather than on a walk."""
-    if node is not None:
+    if node is not None and _holds(node):
         metadata = node.metadata
         if _KEY not in metadata:
             metadata[_KEY] = _Mark()

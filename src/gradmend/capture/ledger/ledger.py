@@ -177,6 +177,9 @@ class Ledger:
             self.settle()
         if self.dead:
             self.bury()
+        if not self.timelines and not aliased:
+            self._doze()  # all died before a Write came, as after most backwards: the next taps pass
+            return None
         token: Token | None = None
         for target in targets:
             for t in (target,) if type(target) in PLAIN and target.layout is _STRIDED else parts_of(target):
