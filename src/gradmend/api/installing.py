@@ -13,7 +13,7 @@ from typing import Any
 
 from gradmend.capture import recorder
 from gradmend.capture.graph import calls
-from gradmend.capture.hooks import arming, backward_calls, optimizer_steps
+from gradmend.capture.hooks import backward_calls
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached, unexplained
 from gradmend.frames import leave_out_ours
@@ -29,7 +29,7 @@ def hear_backwards() -> None:
     global _hearers
     _hearers += 1
     if _hearers == 1:
-        backward_calls.arm(backward_calls.Ears(_started, arming.after_backward, _failed))
+        backward_calls.arm(_failed)
 
 
 def ignore_backwards() -> None:
@@ -40,15 +40,7 @@ def ignore_backwards() -> None:
         backward_calls.forget()
 
 
-def _started(call: calls.BackwardCall, roots: Any, grads: Any) -> None:
-    if optimizer_steps.asleep:
-        optimizer_steps.wake()
-    if arming.armed():
-        arming.before_backward(call, roots, grads)
-
-
 def _failed(call: calls.BackwardCall, error: BaseException, roots: Any) -> None:
-    arming.after_backward(call, roots)
     if not isinstance(error, RuntimeError) or attached(error) is not None:
         return
     conflict = _story_of(call, error, roots)

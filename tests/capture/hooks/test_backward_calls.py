@@ -14,7 +14,6 @@ import torch.autograd.graph as graph
 from gradmend.capture.graph import calls as graph_calls
 from gradmend.capture.graph.calls import BackwardCall
 from gradmend.capture.hooks import backward_calls
-from gradmend.capture.hooks.backward_calls import Ears
 from gradmend.capture.sites import raw_from, resolve
 
 
@@ -73,14 +72,15 @@ def test_a_wrapper_put_on_top_of_ours_survives_disarm() -> None:
         graph._engine_run_backward = plain
 
 
-def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
+def test_the_callbacks_see_the_call_the_roots_and_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    ears = Ears(
-        before=lambda call, roots, grads: seen.append(("before", call.outcome, (roots[0] * grads[0]).item())),
-        after=lambda call, roots: seen.append(("after", call.outcome)),
-        failed=lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))),
-    )
-    backward_calls.arm(ears)
+
+    def watch(call: BackwardCall, roots: Any, grads: Any) -> Any:
+        seen.append(("before", call.outcome, (roots[0] * grads[0]).item()))
+        return lambda call, roots: seen.append(("after", call.outcome))
+
+    monkeypatch.setattr(backward_calls, "watchers", [watch])
+    backward_calls.arm(lambda call, exc, roots: seen.append((call.outcome, str(exc)[:27], len(roots))))
     loss = torch.ones(3, requires_grad=True).exp().sum() * 0
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
@@ -89,6 +89,7 @@ def test_the_callbacks_see_the_call_the_roots_and_the_error() -> None:
         ("before", "running", 0.0),
         ("after", "done"),
         ("before", "running", 0.0),
+        ("after", "failed"),
         ("failed", "Trying to backward through ", 1),
     ]
     assert not backward_calls.running
@@ -98,7 +99,7 @@ def test_an_error_of_the_callback_does_not_hide_the_one_it_should_explain() -> N
     def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
         raise KeyError("a bug of ours")
 
-    backward_calls.arm(Ears(failed=failed))
+    backward_calls.arm(failed)
     loss = torch.ones(3, requires_grad=True).exp().sum()
     loss.backward()
     with pytest.raises(RuntimeError, match="second time") as caught:
@@ -152,7 +153,7 @@ def test_no_graph_is_kept_alive_and_the_history_is_bounded() -> None:
 
 def test_a_failed_call_keeps_no_graph_either() -> None:
     TOKENS.clear()
-    backward_calls.arm(Ears(failed=lambda call, exc, roots: None))
+    backward_calls.arm(lambda call, exc, roots: None)
 
     def fail() -> None:
         loss = Kept.apply(torch.ones(3, requires_grad=True)).exp().sum()
@@ -254,11 +255,12 @@ def test_threads_have_their_own_current_call() -> None:
     assert not wrong and len(backward_calls.history) == 2
 
 
-def test_an_ear_that_fails_before_it_ends_the_call() -> None:
+def test_a_watcher_that_fails_before_it_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def before(call: BackwardCall, roots: Any, grads: Any) -> None:
         raise KeyboardInterrupt
 
-    backward_calls.arm(Ears(before=before))
+    monkeypatch.setattr(backward_calls, "watchers", [before])
+    backward_calls.arm()
     loss = torch.ones(3, requires_grad=True).sum()
     with pytest.raises(KeyboardInterrupt):
         loss.backward()
@@ -269,7 +271,7 @@ def test_a_failure_while_a_failure_is_told_is_the_one_that_counts() -> None:
     def failed(call: BackwardCall, exc: BaseException, roots: Any) -> None:
         raise KeyboardInterrupt
 
-    backward_calls.arm(Ears(failed=failed))
+    backward_calls.arm(failed)
     loss = torch.ones(3, requires_grad=True).exp().sum()
     loss.backward()
     with pytest.raises(KeyboardInterrupt):

@@ -57,7 +57,7 @@ def test_a_step_is_one_record(optimizer: Looking, while_a_save_lives: bool) -> N
         assert "listeners" in hub.awake
         records = list(ring.ring)[at:]
         assert [op for op, _, _ in records] == ["Looking.step"]
-        assert [p[:2] for p in records[0][2]] == [
+        assert [p[:2] for p in recorder.unpacked(records[0][2])] == [
             (p.data_ptr(), p.nbytes) for p in optimizer.param_groups[0]["params"]
         ]
     finally:

@@ -13,7 +13,6 @@ from broken_programs import fail
 
 from gradmend.capture import recorder
 from gradmend.capture.hooks import backward_calls
-from gradmend.capture.hooks.backward_calls import Ears
 from gradmend.capture.memory.layouts import Layout
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import switch
@@ -33,7 +32,7 @@ def installed() -> Iterator[None]:
     def failed(call: Any, exc: BaseException, roots: Any) -> None:
         told.append(postmortem(exc, roots, ring.writes(), call.site))
 
-    backward_calls.arm(Ears(failed=failed))
+    backward_calls.arm(failed)
     yield
     backward_calls.disarm()
     backward_calls.forget()

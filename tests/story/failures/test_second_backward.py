@@ -15,7 +15,6 @@ from broken_programs import fail
 
 from gradmend.capture.graph import calls as graph_calls
 from gradmend.capture.hooks import backward_calls
-from gradmend.capture.hooks.backward_calls import Ears
 from gradmend.capture.sites import raw_from, raw_here, resolve
 from gradmend.model import Conflict, Site
 from gradmend.story.failures import diagnose
@@ -34,7 +33,7 @@ def armed() -> Iterator[None]:
         assert conflict is not None
         told.append(conflict)
 
-    backward_calls.arm(Ears(failed=failed))
+    backward_calls.arm(failed)
     yield
     backward_calls.disarm()
     backward_calls.forget()

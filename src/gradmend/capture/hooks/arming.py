@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from gradmend.capture.edits import arrivals, live_edits
 from gradmend.capture.graph.calls import BackwardCall, Roots
 from gradmend.capture.hooks import (
+    backward_calls,
     checkpoints,
     custom_functions,
     eager_frames,
@@ -24,7 +26,6 @@ from gradmend.capture.taps import hub
 _ABSENT = object()
 _armed = 0
 _own: list[tuple[Any, str, Any]] = []  # owners and names that are ours while we are armed, and what was there
-_hooks: dict[int, list[Any]] = {}  # tick of a running backward -> hooks to take off after it
 
 
 def arm() -> None:
@@ -40,6 +41,7 @@ def arm() -> None:
         for owner, name, ours in part.patches():
             _own.append((owner, name, vars(owner).get(name, _ABSENT)))
             setattr(owner, name, ours)
+    backward_calls.watchers.append(_before_backward)
     eager_frames.arm()
     gradients.measure()
 
@@ -51,6 +53,7 @@ def disarm() -> None:
         return
     live_edits.disarm()
     optimizer_steps.disarm()
+    backward_calls.watchers.remove(_before_backward)
     hub.awake.discard("edits")
     while _own:
         owner, name, was = _own.pop()
@@ -61,21 +64,15 @@ def disarm() -> None:
     eager_frames.disarm()
 
 
-def armed() -> bool:
-    return _armed > 0
-
-
-def before_backward(call: BackwardCall, roots: Roots, grads: Any) -> None:
+def _before_backward(call: BackwardCall, roots: Roots, grads: Any) -> backward_calls.Ended:
     call.seeds = tuple(identity(g) for g in grads or () if isinstance(g, torch.Tensor))
     scope = scopes.current()
     looked_at = live_edits.pending() and (scope is None or not scope.plain)
-    _hooks[call.tick] = arrivals.watch(roots) if looked_at else []
+    hooks = arrivals.watch(roots) if looked_at else []
+    return partial(_after_backward, hooks) if hooks else retaining.look
 
 
-def after_backward(call: BackwardCall, roots: Roots) -> None:
-    hooks = _hooks.pop(call.tick, None)
-    if hooks is None:
-        return  # nobody watched when it began
+def _after_backward(hooks: list[Any], call: BackwardCall, roots: Roots) -> None:
     retaining.look(call, roots)
     for hook in hooks:
         hook.remove()
