@@ -8,26 +8,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from struct import iter_unpack
 from typing import Any, NamedTuple
 
 import torch
 
 from gradmend.capture import edge
 from gradmend.capture.hooks import optimizer_steps
-from gradmend.capture.memory.layouts import layout_of
+from gradmend.capture.memory.layouts import Layout, layout_of
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 
 _CALLS_KEPT = 8192
 
 _address, _version = torch._C.TensorBase.data_ptr, edge.version
+_packed = edge.chosen("places", lambda tensors: None)
 
-# A written tensor: its address, its bytes from first to last, its layout in them if it has gaps, and its version.
-Place = tuple[int, int, Any, int]
-
-
-# One call that wrote: the op, its line, its tensors in the order of the call.
-Recorded = tuple[str, Raw, list[Place]]
+# A written tensor: its address, its bytes from first to last, its version, and its layout in them if it has gaps.
+Place = tuple[int, int, int, Layout | None]
+# One call that wrote: the op, its line, its tensors in the order of the call. Of each three numbers, all in one object,
+# where none has gaps: to a program whose steps are short, memory is what a record costs.
+Recorded = tuple[str, Raw, bytes | list[Place]]
 
 
 class WriteRecord(NamedTuple):
@@ -38,21 +39,25 @@ class WriteRecord(NamedTuple):
     raw: Raw
     lo: int
     hi: int
-    grid: Any
+    grid: Layout | None
     version: int
+
+
+def _places(tensors: Sequence[torch.Tensor]) -> bytes | list[Place]:
+    packed: bytes | None = _packed(tensors)
+    return [_place(t) for t in tensors] if packed is None else packed
 
 
 def _place(t: torch.Tensor) -> Place:
     layout = layout_of(t)
-    return _address(t), layout.hi - layout.lo, None if layout.dense else layout, _version(t)
+    return _address(t), layout.hi - layout.lo, _version(t), None if layout.dense else layout
 
 
-def _stepped(params: Sequence[torch.Tensor]) -> list[Place]:
-    """Those that have a gradient."""
-    if hub.overridden(params):
-        with hub.unheard():
-            return [_place(p) for p in params if p.grad is not None]
-    return [_place(p) for p in params if p.grad is not None]
+def unpacked(places: bytes | list[Place]) -> list[Place]:
+    """Of one call."""
+    if isinstance(places, list):
+        return places
+    return [(*three, None) for three in iter_unpack("qqq", places)]
 
 
 class Recorder:
@@ -61,26 +66,28 @@ class Recorder:
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
         try:
-            tensors = [_place(t) for t in targets]
+            places = _places(targets)
         except RuntimeError:
             return  # no memory of its own, or an inference tensor
-        self.ring.append((op, raw_here(), tensors))
+        self.ring.append((op, raw_here(), places))
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: its parameters were written, from the line that called step()."""
-        tensors: list[Place] = []
-        try:
-            for group in optimizer.param_groups:
-                tensors += _stepped(group["params"])
-        except RuntimeError:
-            return
-        self.ring.append((f"{type(optimizer).__name__}.step", raw_here(), tensors))
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        if hub.overridden(params):
+            with hub.unheard():
+                self._stepped(optimizer, params)
+        else:
+            self._stepped(optimizer, params)
+
+    def _stepped(self, optimizer: Any, params: list[torch.Tensor]) -> None:
+        self(f"{type(optimizer).__name__}.step", [p for p in params if p.grad is not None], "data")
 
     def writes(self) -> list[WriteRecord]:
         return [
             WriteRecord(tick, op, raw, lo, lo + size, grid, version)
             for tick, (op, raw, places) in enumerate(self.ring)
-            for lo, size, grid, version in places
+            for lo, size, version, grid in unpacked(places)
         ]
 
 

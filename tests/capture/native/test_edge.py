@@ -241,7 +241,7 @@ def _written(work: Callable[[], Any]) -> list[tuple[str, int]]:
         assert ring is not None
         at = len(ring.ring)
         work()
-        return [(op, len(tensors)) for op, _, tensors in list(ring.ring)[at:]]
+        return [(op, len(recorder.unpacked(places))) for op, _, places in list(ring.ring)[at:]]
     finally:
         gradmend.uninstall()
 
@@ -283,11 +283,12 @@ def test_records_are_those_of_python() -> None:
         gappy.add_(1)
         torch.relu_(dense)
         torch.empty(0).resize_(2).copy_(torch.ones(2))
-        ops, raws, places = zip(*list(ring.ring)[at:], strict=True)
+        ops, raws, packed = zip(*list(ring.ring)[at:], strict=True)
+        places = list(map(recorder.unpacked, packed))
         assert ops == ("add_", "add_", "relu_", "resize_", "copy_")
-        assert [place[0][3] for place in places][:3] == [1, 1, 2]
-        assert places[0] == [(dense.data_ptr(), 16, None, 1)]
-        assert places[1][0][2] is not None, "the grid of a tensor with gaps"
+        assert [place[0][2] for place in places][:3] == [1, 1, 2]
+        assert places[0] == [(dense.data_ptr(), 16, 1, None)] and isinstance(packed[0], bytes)
+        assert places[1][0][3] is not None, "the grid of a tensor with gaps"
         users = [sites.resolve(raw).user for raw in raws]
         assert all(u is not None and u.file == __file__ for u in users)
         assert tuple(w.op for w in ring.writes()[-5:]) == ops

@@ -81,26 +81,34 @@ def current() -> Any:
 
 def known(node: Any) -> Any:
     """The node itself, which Python has asked for by itself rather than on a walk."""
-    if node is not None and _holds(node):
+    if node is not None:
+        number(node)
+    return node
+
+
+def number(node: Any) -> int:
+    """The sequence number of such a node: nodes count up as a thread makes them."""
+    found: int = node._sequence_nr()
+    if _chosen(found):
         metadata = node.metadata
         if _KEY not in metadata:
             metadata[_KEY] = _Mark()
             if _Mark.living > _MOST:
                 _tie_all(node)
-    return node
+    return found
 
 
 def edges(node: Any) -> Edges:
     """The `next_functions` of a node that is met on a walk through its graph."""
     found: Edges = node.next_functions
-    if found and _holds(node):
+    if found and _chosen(node._sequence_nr()):
         node.metadata[_KEY] = _Below(found)
     return found
 
 
-def _holds(node: Any) -> bool:
+def _chosen(number: int) -> bool:
     # A hash, not a remainder: two chains made in turns have odd numbers here and even ones there.
-    return (node._sequence_nr() * 0x9E3779B97F4A7C15 >> 32) % _SPREAD == 0
+    return (number * 0x9E3779B97F4A7C15 >> 32) % _SPREAD == 0
 
 
 def start(root: Any) -> Any:
@@ -128,6 +136,8 @@ def walk(
 
 def _tie_all(node: Any) -> None:
     """Walk down to where a walk has been before."""
-    for _ in walk([node], into=lambda n: not (_holds(n) and type(n.metadata.get(_KEY)) is _Below)):
+    for _ in walk(
+        [node], into=lambda n: not (_chosen(n._sequence_nr()) and type(n.metadata.get(_KEY)) is _Below)
+    ):
         pass
     node.metadata[_KEY] = _Below(node.next_functions)

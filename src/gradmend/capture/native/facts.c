@@ -309,6 +309,34 @@ version_of(PyObject *Py_UNUSED(module), PyObject *tensor)
     return get(version, tensor);
 }
 
+/* Three numbers a tensor, as bytes: address, size in bytes, version. None where Python must look, as at tensors with gaps. */
+PyObject *
+places(PyObject *Py_UNUSED(module), PyObject *tensors)
+{
+    PyObject *given = PySequence_Fast(tensors, "places(tensors)");
+    PyObject *made = given == NULL ? NULL : PyBytes_FromStringAndSize(NULL, PySequence_Fast_GET_SIZE(given) * 24);
+    long long *into = made == NULL ? NULL : (long long *)PyBytes_AS_STRING(made);
+    for (Py_ssize_t i = 0; made != NULL && made != Py_None && i < PySequence_Fast_GET_SIZE(given); i++, into += 3) {
+        PyObject *tensor = PySequence_Fast_GET_ITEM(given, i);
+        DLTensor facts = {0};
+        int plain = facts_of(tensor, &facts) && facts.strides != NULL;
+        into[1] = facts.element.bits * facts.element.lanes / 8;
+        for (int32_t d = plain ? facts.ndim : 0; d-- > 0; into[1] *= facts.shape[d]) {
+            long long step = facts.strides[d] * facts.element.bits * facts.element.lanes / 8;
+            plain &= facts.shape[d] == 1 || (facts.shape[d] > 1 && step == into[1]);
+        }
+        into[0] = (long long)(intptr_t)facts.data + (long long)facts.byte_offset;
+        if (!plain) {
+            Py_SETREF(made, Py_NewRef(Py_None));
+        }
+        else if (number(get(version, tensor), into + 2) < 0) {
+            Py_CLEAR(made);
+        }
+    }
+    Py_XDECREF(given);
+    return made;
+}
+
 /* A weak reference without a callback leads nowhere: the collector need not count it. */
 PyObject *
 ref(PyObject *Py_UNUSED(module), PyObject *object)

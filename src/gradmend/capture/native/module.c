@@ -8,6 +8,7 @@ static PyMethodDef methods[] = {
     {"know_layouts", know_layouts, METH_O, "What makes it, at the first time."},
     {"copy_out", (PyCFunction)(void (*)(void))copy_out, METH_FASTCALL, "Bytes lo to hi of a storage; None: unreadable."},
     {"fill", (PyCFunction)(void (*)(void))fill, METH_FASTCALL, "Bytes into a new tensor without gaps; False: it can't."},
+    {"places", places, METH_O, "Address, size and version of each tensor, as bytes; None: Python must look."},
     {"version", version_of, METH_O, "Of a tensor's counter."},
     {"ref", ref, METH_O, "A weak reference."},
     {"know_facts", know_facts, METH_VARARGS, "By which means a tensor is asked."},

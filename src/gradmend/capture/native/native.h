@@ -53,6 +53,7 @@ PyObject *layout_of(PyObject *module, PyObject *tensor);
 PyObject *know_layouts(PyObject *module, PyObject *callable);
 PyObject *copy_out(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *layout_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *places(PyObject *module, PyObject *tensors);
 PyObject *version_of(PyObject *module, PyObject *tensor);
 PyObject *ref(PyObject *module, PyObject *object);
 PyObject *fill(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
