@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -92,6 +93,7 @@ def fill() -> None:
             getattr(owner, name, tuple)()
 
 
+@cache
 def _caches() -> list[Any]:
     """Those of torch.overrides, which says what can be overridden by a list of torch's functions."""
     return [
@@ -103,10 +105,10 @@ def _caches() -> list[Any]:
 
 def sizes() -> dict[int, int]:
     """How full each is, to be given to `empty_newer`."""
-    return {id(cache): cache.cache_info().currsize for cache in _caches()}
+    return {id(one): one.cache_info().currsize for one in _caches()}
 
 
 def empty_newer(before: dict[int, int]) -> None:
-    for cache in _caches():
-        if cache.cache_info().currsize > before.get(id(cache), 0):
-            cache.cache_clear()
+    for one in _caches():
+        if one.cache_info().currsize > before.get(id(one), 0):
+            one.cache_clear()
