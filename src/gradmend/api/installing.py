@@ -59,7 +59,7 @@ def _story_of(call: calls.BackwardCall, error: RuntimeError, roots: Any) -> Conf
         if conflict is None and ring is not None:
             from gradmend.story.failures.postmortem import postmortem
 
-            conflict = postmortem(error, roots, ring.writes(), at=call.site)
+            conflict = postmortem(error, roots, ring, at=call.site)
     return conflict
 
 

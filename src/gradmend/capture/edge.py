@@ -6,6 +6,7 @@ Nothing here knows a rule of the ledger. `chosen` is the one place that takes th
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from typing import Any
 
@@ -25,6 +26,10 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))  # the classes that overri
 Grid = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...]]
 
 
+# The globals, by id, of the code whose writes the taps pass on while no Save lives; filled while an optimizer steps.
+quiet: set[int] = set()
+
+
 def chosen(name: str, in_python: Any) -> Any:
     return in_python if loading.edge is None else getattr(loading.edge, name)
 
@@ -33,6 +38,11 @@ def tell(name: str, *facts: Any) -> None:
     """What the compiled form must know, once."""
     if loading.edge is not None:
         getattr(loading.edge, name)(*facts)
+
+
+def passed_on(awake: set[str]) -> bool:
+    """Whether the line that calls the tap that asks is of such code."""
+    return "saves" not in awake and id(sys._getframe(2).f_globals) in quiet
 
 
 def grid(t: torch.Tensor) -> Grid | None:
@@ -77,6 +87,7 @@ def _fill(t: torch.Tensor, old: bytes) -> bool:
     return True
 
 
+tell("know_quiet", quiet)
 tell(
     "know_facts",
     getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),  # an older torch has no such table

@@ -8,56 +8,75 @@ from __future__ import annotations
 
 import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import iter_unpack
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 
 from gradmend.capture import edge
 from gradmend.capture.hooks import optimizer_steps
-from gradmend.capture.memory.layouts import Layout, layout_of
+from gradmend.capture.memory.layouts import Layout, has_values, layout_of
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 
 _CALLS_KEPT = 8192
 
 _address, _version = torch._C.TensorBase.data_ptr, edge.version
+_is_meta = torch._C.TensorBase.__dict__["is_meta"].__get__
+_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 _packed = edge.chosen("places", lambda tensors: None)
 
 # A written tensor: its address, its bytes from first to last, its version, and its layout in them if it has gaps.
 Place = tuple[int, int, int, Layout | None]
-# One call that wrote: the op, its line, its tensors in the order of the call. Where none has gaps, three numbers of each in
-# one object: 8,192 steps over 200 parameters take 37 MB so, and 245 MB as tuples.
-Recorded = tuple[str, Raw, bytes | list[Place]]
+
+# One call that wrote: the op, its line, its tensors in the order of the call, the thread, and the number of the next node
+# that it makes. Where no tensor has gaps, three numbers of each in one object: 8,192 steps over 200 parameters take 37 MB
+# so, and 245 MB as tuples.
+Recorded = tuple[str, Raw, bytes | list[Place], int, int]
 
 
 class WriteRecord(NamedTuple):
-    """One tensor of a recorded call, as the postmortem reads it."""
+    """Of a call that wrote, one tensor; `tick` is the place of the call in the ring."""
 
-    tick: int  # counts calls, from the oldest that is kept
+    tick: int
     op: str
     raw: Raw
+    thread: int
+    number: int
     lo: int
     hi: int
-    grid: Layout | None
     version: int
+    grid: Layout | None
 
 
 def _places(tensors: Sequence[torch.Tensor]) -> bytes | list[Place]:
-    packed: bytes | None = _packed(tensors)
+    if tensors and _is_meta(tensors[0]):
+        return b""  # the inside of a FakeTensor, which warns whoever asks where it lies
+    try:
+        packed: bytes | None = _packed(tensors)
+    except RuntimeError:
+        packed = None  # an inference tensor
     if packed is not None:
         return packed
-    numbers = array.array("q")
+    places: list[Place] = []
+    numbers, gaps = array.array("q"), False
     for t in tensors:
-        place = _place(t)
-        if place[3] is not None:
-            return [_place(t) for t in tensors]
-        numbers.extend(place[:3])
-    return numbers.tobytes()
+        try:
+            place = _place(t)
+        except RuntimeError:
+            continue  # no memory of its own, or an inference tensor
+        if place is not None:
+            gaps = gaps or place[3] is not None
+            places.append(place)
+            numbers.extend(place[:3])
+    return places if gaps else numbers.tobytes()
 
 
-def _place(t: torch.Tensor) -> Place:
+def _place(t: torch.Tensor) -> Place | None:
+    if not has_values(t):
+        return None
     layout = layout_of(t)
     return _address(t), layout.hi - layout.lo, _version(t), None if layout.dense else layout
 
@@ -74,29 +93,32 @@ class Recorder:
         self.ring: deque[Recorded] = deque(maxlen=_CALLS_KEPT)
 
     def __call__(self, op: str, targets: Sequence[torch.Tensor], how: str) -> None:
-        try:
-            places = _places(targets)
-        except RuntimeError:
-            return  # no memory of its own, or an inference tensor
-        self.ring.append((op, raw_here(), places))
+        places = _places(targets)
+        if places:
+            self.ring.append((op, raw_here(), places, get_ident(), _number()))
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has stepped: its parameters were written, from the line that called step()."""
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        if hub.overridden(params):
-            with hub.unheard():
+        try:
+            params = optimizer_steps.parameters(optimizer)
+            if hub.overridden(params):
+                with hub.unheard():
+                    self._stepped(optimizer, params)
+            else:
                 self._stepped(optimizer, params)
-        else:
-            self._stepped(optimizer, params)
+        except (AttributeError, KeyError, TypeError):
+            pass  # an optimizer that keeps them in a way of its own: its writes were heard one by one
 
     def _stepped(self, optimizer: Any, params: list[torch.Tensor]) -> None:
         self(f"{type(optimizer).__name__}.step", [p for p in params if p.grad is not None], "data")
 
-    def writes(self) -> list[WriteRecord]:
+    def writes(self, wanted: Callable[[int, int, int], bool] | None = None) -> list[WriteRecord]:
+        """The oldest first: all, or those whose address, size and version are wanted. There may be a million."""
         return [
-            WriteRecord(tick, op, raw, lo, lo + size, grid, version)
-            for tick, (op, raw, places) in enumerate(self.ring)
+            WriteRecord(tick, op, raw, thread, number, lo, lo + size, version, grid)
+            for tick, (op, raw, places, thread, number) in enumerate(self.ring)
             for lo, size, version, grid in unpacked(places)
+            if wanted is None or wanted(lo, size, version)
         ]
 
 

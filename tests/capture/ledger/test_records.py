@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from strided import views
+from torch._subclasses import FakeTensorMode
 
 import gradmend
 from gradmend.capture import recorder
@@ -74,5 +75,30 @@ def test_what_has_no_plain_memory_is_written_as_ever(t: torch.Tensor) -> None:
         assert t.mul_(2) is t
         ring = recorder.current()
         assert ring is not None and all(w.op == "mul_" for w in ring.writes())
+    finally:
+        gradmend.uninstall()
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_fake_tensor_is_asked_where_it_lies() -> None:
+    gradmend.install()
+    try:
+        with FakeTensorMode():
+            layer = torch.nn.Linear(3, 3)
+            layer(torch.ones(2, 3)).sum().backward()
+            torch.optim.SGD(layer.parameters(), lr=0.1).step()
+            torch.ones(3).add_(1)
+    finally:
+        gradmend.uninstall()
+
+
+def test_one_tensor_without_memory_leaves_the_others_of_its_call_recorded() -> None:
+    gradmend.install()
+    try:
+        dense, sparse = torch.ones(3), torch.eye(2).to_sparse()
+        torch._foreach_zero_([sparse, dense])
+        ring = recorder.current()
+        assert ring is not None
+        assert [(w.op, w.lo) for w in ring.writes()[-1:]] == [("_foreach_zero_", dense.data_ptr())]
     finally:
         gradmend.uninstall()

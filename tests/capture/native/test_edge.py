@@ -241,7 +241,7 @@ def _written(work: Callable[[], Any]) -> list[tuple[str, int]]:
         assert ring is not None
         at = len(ring.ring)
         work()
-        return [(op, len(recorder.unpacked(places))) for op, _, places in list(ring.ring)[at:]]
+        return [(op, len(recorder.unpacked(places))) for op, _, places, *_ in list(ring.ring)[at:]]
     finally:
         gradmend.uninstall()
 
@@ -283,7 +283,7 @@ def test_records_are_those_of_python() -> None:
         gappy.add_(1)
         torch.relu_(dense)
         torch.empty(0).resize_(2).copy_(torch.ones(2))
-        ops, raws, packed = zip(*list(ring.ring)[at:], strict=True)
+        ops, raws, packed, *_ = zip(*list(ring.ring)[at:], strict=True)
         places = list(map(recorder.unpacked, packed))
         assert ops == ("add_", "add_", "relu_", "resize_", "copy_")
         assert [place[0][2] for place in places][:3] == [1, 1, 2]
@@ -315,7 +315,7 @@ def test_another_listener_hears_too() -> None:
         hub.unlisten(ear)
         torch.zeros(2).mul_(1)
         assert heard == ["add_"]
-        assert [op for op, _, _ in list(ring.ring)[at:]] == ["add_", "mul_"]
+        assert [op for op, *_ in list(ring.ring)[at:]] == ["add_", "mul_"]
     finally:
         gradmend.uninstall()
 

@@ -34,9 +34,7 @@ print(re.search(r"VmHWM:\\s*(\\d+) kB", open("/proc/self/status").read())[1])
 """
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="/proc, and pages that come when they are written"
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc, and pages that come when they are written")
 @pytest.mark.parametrize("optimizer", ["RowSGD", "RowAdagrad", "RowAdam", "RowAdamW"])
 def test_a_hundred_million_rows(optimizer: str) -> None:
     done = subprocess.run(

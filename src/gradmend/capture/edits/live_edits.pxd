@@ -7,3 +7,5 @@ cdef class _State:
 cdef _State _state
 
 cpdef bint unconcerned(t) except *
+cpdef bint _lone_leaf(t) except *
+cpdef bint apart(parameters) except *

@@ -177,8 +177,27 @@ def unconcerned(t: torch.Tensor) -> bool:
         return False
     if not tracked:
         return True
+    return _lone_leaf(t)
+
+
+def _lone_leaf(t: torch.Tensor) -> bool:
     # A leaf may lie over the memory of a graph tensor: nn.Parameter(y), nn.Parameter(y.detach()), w.set_(y), w.data = y.
     return t.is_leaf and not (_state.aliases and _storage_of(t)._cdata in _state.aliases)
+
+
+def apart(parameters: Sequence[Any]) -> bool:
+    """Whether no graph lies where an optimizer of these writes: leaves as a rule, but those that keep their gradient will do."""
+    if not _state.on:
+        return True
+    if _state.handed or _state.inputs:
+        return False
+    for p in parameters:
+        if type(p) not in PLAIN or p._is_view() or not _lone_leaf(p):
+            return False
+        grad = p.grad
+        if grad is not None and grad.requires_grad:
+            return False
+    return True
 
 
 def before(

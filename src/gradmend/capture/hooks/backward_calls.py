@@ -17,7 +17,6 @@ import torch.autograd.graph as graph
 
 from gradmend.capture.graph import nodes
 from gradmend.capture.graph.calls import BackwardCall, Roots, history, running
-from gradmend.capture.hooks import optimizer_steps
 from gradmend.capture.ledger import scopes
 from gradmend.capture.sites import raw_here
 from gradmend.errors import unexplained
@@ -25,7 +24,6 @@ from gradmend.errors import unexplained
 _CALLS_WITH_NODES = 16
 
 _ticks = count(1)
-_asleep = optimizer_steps.asleep
 _tracing = torch.compiler.is_dynamo_compiling
 # Our wrappers, each with the module that has it and what it had; none while disarmed.
 _on: dict[Callable[..., Any], tuple[Any, Callable[..., Any]]] = {}
@@ -87,8 +85,6 @@ def _recorded(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    if _asleep:  # a step that raised
-        optimizer_steps.wake()
     numbers = tuple([nodes.number(n) for n in map(nodes.start, roots) if n is not None])
     call = BackwardCall(next(_ticks), raw_here(), numbers, retain, get_ident())
     history.append(call)

@@ -1,23 +1,33 @@
-"""While an optimizer steps, ears that only the program's own writes concern are turned away.
+"""While an optimizer steps, the taps pass on what torch's own optimizers write.
 
-A step is dozens of writes to leaves and to the optimizer's state. The ledger hears them while a Save lives;
-the recorder takes the step as one write; edits of tensors with a history are not what an optimizer makes.
+A step is dozens of writes to parameters and to the optimizer's state. The recorder takes it as one write, and it edits no
+tensor with a history. Passed on is only what the code of torch's optimizers writes itself (edge.quiet), while no Save
+lives: hooks, closures, optimizers of the program's own and other threads are heard.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
+from gradmend.capture import edge
+from gradmend.capture.edits import live_edits
 from gradmend.capture.taps import hub
 
-_EARS = ("listeners", "edits")
-_awake = hub.awake
+_quiet = edge.quiet
 
 stepped: list[Callable[[Any], None]] = []  # called with the optimizer after each step
-asleep: set[str] = set()
+_loud: set[int] = set()  # threads whose steps must be heard
+_own: set[int] = set()  # of the modules of torch's optimizers
 _handles: list[Any] = []
 _armed = 0
 
@@ -26,6 +36,11 @@ def arm() -> None:
     global _armed
     _armed += 1
     if _armed == 1:
+        kinds = [k for k in vars(torch.optim).values() if isinstance(k, type) and issubclass(k, Optimizer)]
+        homes = {
+            k.__module__ for k in kinds if k is not Optimizer and k.__module__.startswith("torch.optim.")
+        }
+        _own.update(id(vars(sys.modules[home])) for home in homes)
         _handles.append(register_optimizer_step_pre_hook(_before))
         _handles.append(register_optimizer_step_post_hook(_after))
 
@@ -34,7 +49,8 @@ def disarm() -> None:
     global _armed
     _armed -= 1
     if _armed == 0:
-        wake()
+        _quiet.clear()
+        _loud.clear()
         while _handles:
             _handles.pop().remove()
 
@@ -44,22 +60,40 @@ def disarm() -> None:
 
 
 def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
+    _quiet.clear()  # of another thread's step too, which is then heard; and of one that raised
+    if not _only_parameters(optimizer, args, kwargs):
+        _loud.add(get_ident())
+    elif not _loud:
+        _quiet.update(_own)
+
+
+def _only_parameters(optimizer: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the step writes to what is nobody's but its own, and whoever looks at it looks later."""
     if (len(args) > 1 or kwargs) and any(map(callable, (*args[1:], *kwargs.values()))):
-        return  # a closure runs the program's own code
-    for ear in _EARS:
-        if ear in _awake:
-            _awake.discard(ear)
-            asleep.add(ear)
+        return False  # a closure looks in the middle
+    try:
+        if optimizer._optimizer_step_post_hooks:
+            return False
+        params = parameters(optimizer)
+        if not hub.overridden(params):
+            return live_edits.apart(params)
+        with hub.unheard():
+            return live_edits.apart(params)
+    except (AttributeError, KeyError, TypeError):
+        return False  # an optimizer that keeps its parameters in a way of its own
+
+
+def parameters(optimizer: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        if not isinstance(group["params"], list):
+            raise TypeError("an iterator can be gone through once")
+        found += group["params"]
+    return found
 
 
 def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
-    wake()
+    _quiet.clear()
+    _loud.discard(get_ident())
     for hear in stepped:
         hear(optimizer)
-
-
-def wake() -> None:
-    """Listen again. A step that raised never told its end, so the next Save and the next backward wake too."""
-    if asleep:
-        _awake.update(asleep)
-        asleep.clear()

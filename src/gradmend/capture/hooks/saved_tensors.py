@@ -16,7 +16,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from gradmend.capture.graph import calls, engine_threads
 from gradmend.capture.graph.calls import visit
-from gradmend.capture.hooks import optimizer_steps
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
 from gradmend.capture.ledger.entries import Save
@@ -29,7 +28,6 @@ from gradmend.errors import refusal
 
 _C = torch._C._autograd
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
-_asleep = optimizer_steps.asleep
 _running = calls.running
 _STRIDED = torch.strided
 _are_allowed: Callable[[], bool] = _C._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
@@ -48,8 +46,6 @@ def _pack(t: torch.Tensor) -> Any:
     opened = mine or scopes.opened()
     if not opened:
         return _Unwatched(t.detach(), t._version)
-    if _asleep:  # a step that raised: an optimizer's own step saves nothing
-        optimizer_steps.wake()
     raw = raw_here() if mine else calls.where()
     kind = type(t)
     if (

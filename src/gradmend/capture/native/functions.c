@@ -21,7 +21,7 @@ static PyObject *
 writes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Function *tap = (Function *)callable;
-    return PyObject_Vectorcall(PySet_GET_SIZE(tap->awake) ? tap->slow : tap->original, args, nargsf, kwnames);
+    return PyObject_Vectorcall(nobody(tap->awake) ? tap->original : tap->slow, args, nargsf, kwnames);
 }
 
 /* Whether it is given an `out`. */
@@ -43,7 +43,7 @@ makes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwname
 {
     Function *tap = (Function *)callable;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (kwnames == NULL || PySet_GET_SIZE(tap->awake) == 0 || !has_out(args, n, kwnames)) {
+    if (kwnames == NULL || !has_out(args, n, kwnames) || nobody(tap->awake)) {
         int over = truth(PyObject_Vectorcall(tap->overridden, args, n, NULL));
         if (over <= 0) {
             return over < 0 ? NULL : PyObject_Vectorcall(tap->original, args, nargsf, kwnames);

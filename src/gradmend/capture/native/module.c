@@ -3,6 +3,7 @@
 static PyMethodDef methods[] = {
     {"raw_here", raw_here, METH_NOARGS, "The call chain above, ours left out, as a flat tuple (code, lasti, ...)."},
     {"know_codes", know_codes, METH_VARARGS, "Who owns a code object, and how far to walk."},
+    {"know_quiet", know_quiet, METH_O, "Whose writes are passed on: a set of the ids of globals."},
     {"layout_of", layout_of, METH_O, "What was made of a tensor's (offset, dtype, shape, strides); None: Python must ask."},
     {"layout_at", (PyCFunction)(void (*)(void))layout_at, METH_FASTCALL, "The same of tensor[key]."},
     {"know_layouts", know_layouts, METH_O, "What makes it, at the first time."},

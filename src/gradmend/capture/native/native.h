@@ -41,6 +41,15 @@ drop_all(PyObject *const *owned, size_t n)
 /* walk.c */
 PyObject *raw_here(PyObject *module, PyObject *unused);
 PyObject *know_codes(PyObject *module, PyObject *args);
+PyObject *know_quiet(PyObject *module, PyObject *set);
+int passed_on(PyObject *awake);
+
+/* Whether nobody would hear of a write that a tap is called for. */
+static inline int
+nobody(PyObject *awake)
+{
+    return PySet_GET_SIZE(awake) == 0 || passed_on(awake);
+}
 
 /* facts.c: what a tensor is */
 extern PyTypeObject *plain_classes[2]; /* those that override nothing */

@@ -76,7 +76,7 @@ static PyObject *
 Tap_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Tap *tap = (Tap *)callable;
-    if (PySet_GET_SIZE(tap->awake) || PyVectorcall_NARGS(nargsf) == 0 || !is_plain(args[0])) {
+    if (!nobody(tap->awake) || PyVectorcall_NARGS(nargsf) == 0 || !is_plain(args[0])) {
         return Tap_heard(tap, args, nargsf, kwnames);
     }
     passing = PyThreadState_Get();

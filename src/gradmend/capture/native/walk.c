@@ -113,6 +113,32 @@ raw_here(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return met_before(stops, n);
 }
 
+static PyObject *quiet, *word_saves; /* edge.quiet, and what the set of those who listen has while a Save lives */
+
+/* Whether the line that calls a tap is of code whose writes are passed on. */
+int
+passed_on(PyObject *awake)
+{
+    if (PySet_GET_SIZE(quiet) == 0 || PySet_Contains(awake, word_saves) != 0) {
+        return 0;
+    }
+    PyFrameObject *frame = PyEval_GetFrame();
+    PyObject *globals = frame == NULL ? NULL : PyFrame_GetGlobals(frame);
+    PyObject *id = globals == NULL ? NULL : PyLong_FromVoidPtr(globals);
+    int found = id != NULL && PySet_Contains(quiet, id) == 1;
+    Py_XDECREF(globals);
+    Py_XDECREF(id);
+    return found;
+}
+
+PyObject *
+know_quiet(PyObject *Py_UNUSED(module), PyObject *set)
+{
+    Py_XSETREF(quiet, Py_NewRef(set));
+    Py_XSETREF(word_saves, PyUnicode_InternFromString("saves"));
+    return word_saves == NULL ? NULL : Py_NewRef(Py_None);
+}
+
 PyObject *
 know_codes(PyObject *Py_UNUSED(module), PyObject *args)
 {

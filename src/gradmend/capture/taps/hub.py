@@ -211,7 +211,7 @@ def _after(pending: Pending) -> None:
 
 def told(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
     """A write has happened, for those who only listen."""
-    if "listeners" in _awake:  # they sleep while an optimizer steps
+    if "listeners" in _awake:
         for listener in listeners:
             listener(op, targets, how)
 

@@ -20,6 +20,7 @@ _tracing = torch.compiler.is_dynamo_compiling  # a fraction of what is_compiling
 _Tensor = torch.Tensor
 
 _only_recorded = hub.only_recorded
+_quiet, _passed_on = edge.quiet, edge.passed_on
 _Tap, _Function = edge.chosen("Tap", None), edge.chosen("Function", None)
 overridden = torch._C._has_torch_function_unary
 _any_overridden = torch._C._has_torch_function
@@ -50,7 +51,7 @@ def method(original: Func, op: str, heard: Func = hub.heard) -> Func:
         if _tracing():
             return original(self, *args, **kwargs)
         call = public(original, self) if overridden(self) else original
-        if not _awake or not isinstance(self, _Tensor) or _compiling():
+        if not _awake or (_quiet and _passed_on(_awake)) or not isinstance(self, _Tensor) or _compiling():
             return call(self, *args, **kwargs)
         return heard(call, op, how, (self, *args), kwargs)
 
@@ -72,7 +73,8 @@ def out_function(original: Func, op: str) -> Func:
     """`torch.add(..., out=t)`: out of place, as nearly always, it costs one look at the keywords."""
 
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs or kwargs.get("out") is None or _tracing() or not _awake or _compiling():
+        heard = kwargs and kwargs.get("out") is not None and not _tracing() and _awake and not _compiling()
+        if not heard or (_quiet and _passed_on(_awake)):
             if _any_overridden(args) and not _compiling():
                 return public(original, *args)(*args, **kwargs)
             return original(*args, **kwargs)
@@ -104,7 +106,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
     first = len(writes.args) == 1 and writes.args[0][0] == 0 and not trained_only
 
     def tap(*args: Any, **kwargs: Any) -> Any:
-        if _tracing() or not _awake:
+        if _tracing() or not _awake or (_quiet and _passed_on(_awake)):
             return original(*args, **kwargs)
         if first and args and not kwargs and _only_recorded(args[0]):
             return hub.heard(original, op, how, args)

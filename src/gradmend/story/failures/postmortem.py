@@ -7,8 +7,10 @@ touched and the version it left. A storage and a version name a Write for certai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Any, Literal, Protocol
 
 import torch
@@ -45,7 +47,19 @@ class Record(Protocol):
     @property
     def tick(self) -> int: ...
     @property
+    def thread(self) -> int: ...
+    @property
+    def number(self) -> int: ...  # of the next node that the thread made
+    @property
     def grid(self) -> Layout | None: ...  # where in between, for a strided view
+
+
+class Ring(Protocol):
+    """The flight recorder."""
+
+    def writes(self, wanted: Callable[[int, int, int], bool]) -> Sequence[Record]:
+        """Those whose address, size and version are wanted, the oldest first."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -62,18 +76,19 @@ How = Literal["address", "size", "none"]
 
 
 def postmortem(
-    exc: BaseException, roots: Sequence[Any], ring: Sequence[Record], at: Site | None = None
+    exc: BaseException, roots: Sequence[Any], ring: Ring, at: Site | None = None
 ) -> Conflict | None:
     """The story of a version mismatch, or None where the exception is no such thing. `at`: the backward call."""
     mismatch = read(str(exc))
     if mismatch is None:
         return None
     kept = find(mismatch, roots)
-    by_address = [(k, w) for k in kept if (w := _by_address(mismatch, k.tensor, ring))]
+    near = _near(kept, ring)
+    by_address = [(k, w) for k in kept if (w := _by_address(mismatch, k, near))]
     if by_address:
         # Of the saves that fit, backward met the newest node first, and that one raised.
         save, writes = max(by_address, key=lambda pair: nodes.sequence(pair[0].node))
-        return _tell(mismatch, save, writes, "address", at, ring)
+        return _tell(mismatch, save, writes, "address", at, near)
     writes = [] if kept else _by_size(mismatch, ring)
     return _tell(mismatch, kept[0] if kept else None, writes, "size" if writes else "none", at)
 
@@ -107,18 +122,38 @@ def _maker(kept: Kept) -> str:
     return bare(str(grad_fn.name())) if grad_fn is not None else ""
 
 
-def _by_address(mismatch: Mismatch, tensor: torch.Tensor, ring: Sequence[Record]) -> list[Record]:
-    """The Writes to this storage that took its counter from the expected version to the one found."""
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of its storage."""
     try:
         storage = tensor.untyped_storage()
         lo = storage.data_ptr()
-        hi = lo + storage.nbytes()
+        return lo, lo + storage.nbytes()
     except RuntimeError:  # sparse and other tensors without a storage
-        return []
+        return 0, 0
+
+
+def _near(kept: Sequence[Kept], ring: Ring) -> Sequence[Record]:
+    """The Writes to storages of these."""
+    spans = sorted({_span(k.tensor) for k in kept})
+    starts = [lo for lo, _ in spans]
+
+    def wanted(lo: int, size: int, version: int) -> bool:
+        at = bisect_right(starts, lo)
+        return at > 0 and lo < spans[at - 1][1]
+
+    return ring.writes(wanted) if kept else ()
+
+
+def _by_address(mismatch: Mismatch, kept: Kept, near: Sequence[Record]) -> list[Record]:
+    """The Writes to this storage that took its counter from the expected version to the one found."""
+    lo, hi = _span(kept.tensor)
+    thread, number = get_ident(), nodes.sequence(kept.node)
     steps: list[Record] = []
-    for record in reversed(ring):
+    for record in reversed(near):
         if not lo <= record.lo < hi:
             continue
+        if record.thread == thread and record.number <= number:
+            continue  # before the tensor was kept: an earlier life of this memory
         if steps and record.version >= steps[-1].version:
             break  # an earlier life of this memory
         if mismatch.expected < record.version <= mismatch.version:
@@ -126,14 +161,14 @@ def _by_address(mismatch: Mismatch, tensor: torch.Tensor, ring: Sequence[Record]
     return steps[::-1]  # the step away from the expected version first
 
 
-def _by_size(mismatch: Mismatch, ring: Sequence[Record]) -> list[Record]:
+def _by_size(mismatch: Mismatch, ring: Ring) -> list[Record]:
     """No node shows a tensor that fits: Writes of at least its size that left the version found."""
     item = getattr(torch, mismatch.dtype).itemsize if mismatch.dtype else 1
     size = item
     for extent in mismatch.shape:
         size *= extent
-    fitting = [r for r in ring if r.version == mismatch.version and r.hi - r.lo >= size]
-    return fitting[-1:]
+    fitting = ring.writes(lambda lo, extent, version: version == mismatch.version and extent >= size)
+    return list(fitting[-1:])
 
 
 def _tell(
@@ -142,7 +177,7 @@ def _tell(
     records: Sequence[Record],
     how: How,
     at: Site | None,
-    ring: Sequence[Record] = (),
+    near: Sequence[Record] = (),
 ) -> Conflict:
     save = _save(mismatch, kept)
     met = [r for r in records if _meets(kept, r)] if how == "address" else records
@@ -150,7 +185,7 @@ def _tell(
     apart = (
         not met
         and len({r.version for r in records}) == mismatch.version - mismatch.expected
-        and not any(_meets(kept, r) for r in ring if r.tick > records[0].tick)
+        and not any(_meets(kept, r) for r in near if r.tick > records[0].tick)
     )
     records = met or records
     writes = _writes(records, mismatch, holder(kept.tensor) if kept else None)
