@@ -45,8 +45,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     new = moved(tree, [unit], below)
                     if new is None:
                         continue
-                    line, goal = tree.lines(unit)[0], tree.lines(below)[1]
-                    title = f"move line {line} below the backward() on line {goal}"
+                    title = f"move {syntax.spoken(tree, [unit])} below the backward() {_where(tree, below)}"
                     rank = RANK + nth + 2 * depth + order
                     yield Candidate(title, "move", rank, {place.file: new}, note)
     yield from _above(project, facts)
@@ -73,8 +72,8 @@ def _together(project: Project, facts: Facts, note: str) -> Iterator[Candidate]:
         below = max((b for _, b in moves.values()), key=lambda b: tree.lines(b)[1])
         new = moved(tree, [moves[n][0] for n in sorted(moves)], below)
         if new is not None:
-            lines = " and ".join(map(str, sorted(moves)))
-            title = f"move lines {lines} below the backward() on line {tree.lines(below)[1]}"
+            lines = syntax.spoken(tree, [moves[n][0] for n in sorted(moves)])
+            title = f"move {lines} below the backward() {_where(tree, below)}"
             yield Candidate(title, "move", RANK - 1, {file: new}, note)
 
 
@@ -110,8 +109,7 @@ def _above(project: Project, facts: Facts) -> Iterator[Candidate]:
             continue
         new = moved(tree, units, body[top], above=True)
         if new is not None:
-            lines = f"{tree.lines(units[0])[0]} to {tree.lines(units[-1])[1]}"
-            title = f"move lines {lines} above line {tree.lines(body[top])[0]}"
+            title = f"move {syntax.spoken(tree, units)} above line {tree.lines(body[top])[0]}"
             yield Candidate(title, "move", RANK + 2, {at.file: new}, _EARLIER)
 
 
@@ -234,6 +232,12 @@ def moved(tree: Tree, units: Sequence[cst.CSTNode], goal: cst.CSTNode, *, above:
         at = tree.offset(tree.lines(goal)[1] + 1, 0)
     ended = tree.text[:at].endswith(("\n", "\r"))
     return tree.replace(*cuts, (at, at, block if ended else tree.newline + block))
+
+
+def _where(tree: Tree, below: cst.CSTNode) -> str:
+    """Where the backward() is that something goes below: in a loop or a block, below all of it."""
+    first, last = tree.lines(below)
+    return f"on line {last}" if first == last else f"in lines {first}-{last}"
 
 
 def _comment_of(tree: Tree, line: int, indent: str) -> bool:
