@@ -197,3 +197,31 @@ def test_a_backward_in_a_block_is_named_with_the_block() -> None:
         Project({"f.py": source}), facts(source, 1)
     )
     assert found.title == "move line 1 below the backward() in lines 2-4"
+
+
+def own_loops(source: str) -> list[str]:
+    found = import_module("gradmend.fix.rewrites.move").propose(Project({"f.py": source}), facts(source, 3))
+    return [c.sources["f.py"] for c in found if "a loop of its own" in c.title]
+
+
+LOOP = "for b in blocks:\n    x = b(x)\n    b.s.mul_(2)  # WRITE\nx.sum().backward()  # BACKWARD\n"
+
+
+def test_a_line_of_a_loop_gets_a_loop_of_its_own() -> None:
+    """The forward must run before the backward, and the update of what it read after that."""
+    wanted = "for b in blocks:\n    x = b(x)\nx.sum().backward()  # BACKWARD\nfor b in blocks:\n    b.s.mul_(2)  # WRITE\n"
+    assert own_loops(LOOP) == [wanted]
+    assert own_loops(LOOP.replace("in blocks", "in net.children()"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("in blocks", "in loader()"),  # may give others the next time
+        ("b.s.mul_(2)", "b.s.mul_(x)"),  # the last x of all would do it
+        ("x = b(x)", "if x: break"),
+        ("x = b(x)\n    ", "x = b(x); "),
+    ],
+)
+def test_a_line_stays_in_a_loop_that_it_needs(old: str, new: str) -> None:
+    assert own_loops(LOOP.replace(old, new)) == []
