@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradmend.check.files import check_file
 
@@ -100,3 +101,65 @@ def test_the_output_of_an_lstm() -> None:
     source = HEAD.format(shape="3, 2, 4") + "z, (h, c) = nn.LSTM(4, 3)(y)\nz += 1\nz.sum().backward()\n"
     found = check_file("/nowhere/main.py", source.encode()).findings
     assert [(f.place.line, f.severity) for f in found] == [(11, "warning")]
+
+
+ATTENTION = """\
+import torch
+import torch.nn.functional as F
+torch.manual_seed(0)
+x = torch.randn({shape}, requires_grad=True)
+q, k, v = x * 1, x * 2, x * 3
+{line}
+{name}[0] = 0
+(y * torch.arange(3.0)).sum().backward()
+"""
+ATTEND = "y = F.scaled_dot_product_attention({})"
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+@pytest.mark.parametrize("name", "qkvy")
+@pytest.mark.parametrize(
+    "given",
+    [
+        "q, k, v",
+        "q, key=k, value=v",
+        "q.detach(), k, v",
+        "q.detach(), k.detach(), v",
+        "q, k, v, is_causal=True",
+    ],
+)
+def test_what_attention_keeps_depends_on_its_kernel(given: str, name: str, backend: SDPBackend) -> None:
+    """An error is what every kernel refuses; of what the fused ones alone keep, a warning."""
+    source = ATTENTION.format(shape="2, 2, 4, 3", line=ATTEND.format(given), name=name)
+    said = ""
+    try:
+        with sdpa_kernel(backend):
+            exec(compile(source, "main.py", "exec"), {})
+    except RuntimeError as error:
+        said = str(error)
+    refused = "modified by an inplace operation" in said
+    assert refused or not said
+    found = [f.severity for f in check_file("/nowhere/main.py", source.encode()).findings]
+    if backend == SDPBackend.MATH:
+        assert found == ["error" if refused else "warning"]
+    else:
+        assert refused and len(found) == 1
+
+
+def test_a_cache_of_keys_that_grows() -> None:
+    """Three dimensions: 2.13 takes the kernel that keeps a copy, and is right; 2.15 refuses it."""
+    source = """\
+import torch
+import torch.nn.functional as F
+k = torch.nn.Linear(8, 8)
+x = torch.randn(2, 5, 8)
+K = torch.zeros(2, 5, 8)
+loss = 0
+for t in range(5):
+    K[:, t] = k(x[:, t])
+    y = F.scaled_dot_product_attention(x[:, t:t+1], K[:, :t+1], x[:, :t+1])
+    loss = loss + y.square().mean()
+loss.backward()
+"""
+    found = check_file("/nowhere/main.py", source.encode()).findings
+    assert [(f.rule, f.severity) for f in found] == [("GM103", "warning")]

@@ -6,16 +6,17 @@ the first candidate of that kind; everything else must stay byte for byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from gradmend.fix.rewrites import KINDS
+from gradmend.fix.rewrites import KINDS, propose, syntax
 from gradmend.fix.rewrites.save_for_backward import guarded
 from gradmend.fix.source.candidate import Project
 from gradmend.fix.source.facts import Event, Facts, Place
-from gradmend.fix.source.text import read
+from gradmend.fix.source.text import Cut, read
 
 PAIRS = sorted((Path(__file__).parent / "pairs").glob("*.in.py"))
 
@@ -152,3 +153,75 @@ def test_lines_of_an_edited_file_are_found_in_the_original() -> None:
     was, now = Project({"f.py": "a\nb\nc\nd\n"}), Project({"f.py": "a\nnew\nb\nc2\nd\n"})
     assert now.lines_before([("f.py", 3), ("f.py", 5)], was) == {("f.py", 2), ("f.py", 4)}
     assert not now.lines_before([("f.py", 4)], was)
+
+
+def test_what_cannot_be_written_down_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cuts in one place make no candidate; what the same rewrite and the others propose stays."""
+    source = "h = f(w)\nh += 1  # WRITE\ng(h).backward()  # BACKWARD\n"
+    project, known = Project({"f.py": source}), facts(source, 2)
+    wanted = propose(project, known)
+    rebind = import_module("gradmend.fix.rewrites.rebind")
+    rebound = rebind.rebound
+
+    def overlapping(*args: object) -> Iterator[tuple[str, list[Cut]]]:
+        yield "overlap", [(0, 8, "h"), (4, 6, "")]
+        yield from rebound(*args)
+
+    monkeypatch.setattr(rebind, "rebound", overlapping)
+    assert [c.title for c in propose(project, known)] == [c.title for c in wanted] != []
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([1], "line 1"),
+        ([2], "lines 2-4"),
+        ([5], "lines 5-6"),
+        ([7, 8], "lines 7 and 8"),
+        ([7, 8, 9], "lines 7-9"),
+        ([1, 2], "lines 1-4"),
+        ([1, 5, 8], "lines 1, 5-6 and 8"),
+    ],
+)
+def test_statements_are_named_with_all_their_lines(lines: list[int], told: str) -> None:
+    source = "a\nwith b:\n    c\n    d\nf(\n  1)\ng\nh\ni\n"
+    tree = Project({"f.py": source}).tree("f.py")
+    assert tree is not None
+    body = {tree.lines(n)[0]: n for n in tree.module.body}
+    assert syntax.spoken(tree, [body[n] for n in lines]) == told
+
+
+def test_a_backward_in_a_block_is_named_with_the_block() -> None:
+    source = "p.add_(g)  # WRITE\nfor loss in losses:\n    loss.backward()  # BACKWARD\n    log(loss)\n"
+    (found,) = import_module("gradmend.fix.rewrites.move").propose(
+        Project({"f.py": source}), facts(source, 1)
+    )
+    assert found.title == "move line 1 below the backward() in lines 2-4"
+
+
+def own_loops(source: str) -> list[str]:
+    found = import_module("gradmend.fix.rewrites.move").propose(Project({"f.py": source}), facts(source, 3))
+    return [c.sources["f.py"] for c in found if "a loop of its own" in c.title]
+
+
+LOOP = "for b in blocks:\n    x = b(x)\n    b.s.mul_(2)  # WRITE\nx.sum().backward()  # BACKWARD\n"
+
+
+def test_a_line_of_a_loop_gets_a_loop_of_its_own() -> None:
+    """The forward must run before the backward, and the update of what it read after that."""
+    wanted = "for b in blocks:\n    x = b(x)\nx.sum().backward()  # BACKWARD\nfor b in blocks:\n    b.s.mul_(2)  # WRITE\n"
+    assert own_loops(LOOP) == [wanted]
+    assert own_loops(LOOP.replace("in blocks", "in net.children()"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("in blocks", "in loader()"),  # may give others the next time
+        ("b.s.mul_(2)", "b.s.mul_(x)"),  # the last x of all would do it
+        ("x = b(x)", "if x: break"),
+        ("x = b(x)\n    ", "x = b(x); "),
+    ],
+)
+def test_a_line_stays_in_a_loop_that_it_needs(old: str, new: str) -> None:
+    assert own_loops(LOOP.replace(old, new)) == []

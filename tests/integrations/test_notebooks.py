@@ -167,3 +167,8 @@ def test_the_diff_of_cells_has_a_header_that_reads() -> None:
     assert Joined(script, places).told(text) == (
         "--- a/the cells\n+++ b/the cells\n@@ -1 +1 @@\nfound at In [1]:3, and line 1 of In [2]; line 60\n"
     )
+    several = "move lines 2-3 below, lines 3 and 6, lines 2-3 and 6 above, lines 2 and 60"
+    assert Joined(script, places).told(several) == (
+        "move lines 1-3 of In [1] below, lines 3 of In [1] and 1 of In [2], "
+        "lines 1-3 of In [1] and 1 of In [2] above, lines 2 and 60"
+    )

@@ -39,7 +39,7 @@ ROWS = [
     ),
     (
         "loss = (w * x).pow(2).sum()\nwith torch.no_grad():\n    w -= 0.1\nloss.backward()",
-        "move line 5 below the backward() on line 7",
+        "move lines 5-6 below the backward() on line 7",
     ),
 ]
 

@@ -101,7 +101,13 @@ ROWS = [
     (
         "an update by hand",
         "w = torch.ones(4, requires_grad=True)\nloss = (w * x).pow(2).sum()\nwith torch.no_grad():\n    w -= 0.1\nloss.backward()",
-        "move line 7 below the backward() on line 9",
+        "move lines 7-8 below the backward() on line 9",
+    ),
+    (
+        "a whole block moves",
+        "w = torch.ones(4, requires_grad=True)\nema = torch.zeros(4)\nloss = (w * x).pow(2).sum()\n"
+        "with torch.no_grad():\n    ema.mul_(0.9).add_(w, alpha=0.1)\n    w.copy_(ema)\nprint('ema')\nloss.backward()",
+        "move lines 8-10 below the backward() on line 12",
     ),
     (
         "an update by its gradient, below another backward",
@@ -125,9 +131,8 @@ def applied(text: str, edit: str) -> str:
         n = int(found[2]) - 1
         assert found[1] in lines[n]
         lines[n] = lines[n].replace(found[1], found[3])
-    elif found := re.fullmatch(r"move line (\d+) below the backward\(\) on line (\d+)", edit):
-        first, goal = int(found[1]) - 1, int(found[2])
-        last = next(n for n in range(first + 1, goal) if not lines[n].startswith(" "))
+    elif found := re.fullmatch(r"move lines? (\d+)(?:-(\d+))? below the backward\(\) on line (\d+)", edit):
+        first, last, goal = int(found[1]) - 1, int(found[2] or found[1]), int(found[3])
         lines = lines[:first] + lines[last:goal] + lines[first:last] + lines[goal:]
     else:
         raise AssertionError(f"nobody could follow {edit!r}")

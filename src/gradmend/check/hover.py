@@ -26,7 +26,7 @@ def about(word: str) -> str | None:
     info = table.op(name)
     if info is None:
         return f"**{word}** writes in place." if inplace else None
-    inputs = [slot for slot in info.keeps if slot != "result"]
+    inputs = [slot for slot in info.slots if slot != "result"]
     kept = [
         *(f"`{slot}`" for slot in inputs if not (inplace and slot in ("self", "input"))),
         *(["its result"] if info.keeps_result else []),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -15,10 +15,16 @@ class Op:
     keeps: dict[str, tuple[str, ...]]  # slot -> the inputs whose gradient reads it
     view: str = ""  # "one", or "many": several views of one call
     grad: bool = True  # passes a gradient on
+    perhaps: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as `keeps`: only some kernels do
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All that it keeps, on every machine or on some."""
+        return tuple(dict.fromkeys((*self.keeps, *self.perhaps)))
 
     @property
     def keeps_result(self) -> bool:
-        return "result" in self.keeps
+        return "result" in self.slots
 
 
 @cache
@@ -28,6 +34,7 @@ def _raw() -> dict[str, dict]:
     return ops
 
 
+_ATTENDED = ["query", "key", "value", "attn_mask"]
 # What the tool that makes ops.json can't run, or ran in a form that few people write; tests ask torch.
 _BY_HAND: dict[str, dict] = {
     "prelu": {
@@ -42,6 +49,13 @@ _BY_HAND: dict[str, dict] = {
     "rfft": {"args": ["self"], "keeps": {"self": ["self"]}},
     "adaptive_max_pool1d": {"args": ["self", "output_size"], "keeps": {"self": ["self"]}},
     "linalg_matrix_norm": {"args": ["self"], "keeps": {"result": ["self"], "self": ["self"]}},
+    # The kernel made of other ops keeps scaled copies of what it is given, the fused ones keep that itself and their
+    # result: which one runs is a matter of device, dimensions and release (2.13: three dimensions on a CPU are not fused).
+    "scaled_dot_product_attention": {
+        "args": ["query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"],
+        "keeps": {"value": ["query", "key", "attn_mask"]},
+        "perhaps": dict.fromkeys([*_ATTENDED, "result"], _ATTENDED),
+    },
     # It computes in float64: of what it was given, it mostly keeps a copy.
     "float_power": {"args": ["self", "exponent"], "keeps": {"result": ["exponent"]}},
 }
@@ -63,8 +77,10 @@ def op(name: str) -> Op | None:
     raw = _BY_HAND.get(name) or _raw().get(name)
     if raw is None:
         return None
-    keeps = {slot: tuple(inputs) for slot, inputs in raw.get("keeps", {}).items()}
-    return Op(name, tuple(raw["args"]), keeps, raw.get("view", ""), raw.get("grad", True))
+    keeps, perhaps = (
+        {slot: tuple(inputs) for slot, inputs in raw.get(how, {}).items()} for how in ("keeps", "perhaps")
+    )
+    return Op(name, tuple(raw["args"]), keeps, raw.get("view", ""), raw.get("grad", True), perhaps)
 
 
 NOTHING = Op("", ("self",), {})

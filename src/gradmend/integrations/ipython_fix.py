@@ -94,6 +94,22 @@ class Joined:
             cell, line = place
             return f"line {line} of In [{cell}]" if found["word"] else f"In [{cell}]:{line}"
 
+        def counted(found: re.Match[str]) -> str:
+            """ "lines 3 and 7-9": each with its cell, or all with the one that they are of."""
+            numbers = re.split(r"(\D+)", found["lines"])
+            places = [self.at(int(number)) for number in numbers[::2]]
+            cells = {place[0] for place in places if place is not None}
+            if None in places:
+                return found[0]
+            for i, place in enumerate(places):
+                assert place is not None
+                ends = 2 * i + 1 >= len(numbers) or numbers[2 * i + 1] != "-"  # a block stands in one cell
+                numbers[2 * i] = (
+                    f"{place[1]} of In [{place[0]}]" if len(cells) > 1 and ends else str(place[1])
+                )
+            return f"lines {''.join(numbers)}" + (f" of In [{cells.pop()}]" if len(cells) == 1 else "")
+
+        text = re.sub(r"\blines (?P<lines>\d+(?:(?:-|, | and )\d+)*)\b", counted, text)
         where = rf"(?:{re.escape(self.script)}:|(?P<word>\bline ))(?P<line>[0-9]+)\b"
         text = re.sub(where, numbered, text)
         names = {f"a{self.script}": "a/the cells", f"b{self.script}": "b/the cells", self.script: "the cells"}

@@ -38,7 +38,7 @@ _SECOND_BACKWARD = "GM131"  # has a story of its own
 _NARROW = frozenset({"float16", "bfloat16"})  # `y = y + x` would widen them where `y += x` did not
 # What else may stand between an update and the backward() that it moves below.
 _IDLE = ("zero_grad(", "print(", "#")
-_MOVE = re.compile(r"move line (\d+) below the backward\(\) on line (\d+)")
+_MOVE = re.compile(r"move lines? (\d+)(?:-(\d+))? below the backward\(\) on line (\d+)")
 
 
 def advised(conflict: Conflict) -> Conflict:
@@ -137,7 +137,8 @@ def _filed(edit: str, frame: Frame | None) -> str:
     if frame is None:
         return edit
     parts = edit.split("`")  # what stands between backticks is source
-    parts[::2] = [re.sub(r"\bline (?=[0-9])", f"{os.path.basename(frame.file)} line ", p) for p in parts[::2]]
+    name = os.path.basename(frame.file)
+    parts[::2] = [re.sub(r"\blines? (?=[0-9])", lambda m: f"{name} {m[0]}", p) for p in parts[::2]]
     return "`".join(parts)
 
 
@@ -184,13 +185,17 @@ def _moved(conflict: Conflict) -> str:
     _, found = _candidates(conflict)
     for candidate in found if source is not None else ():
         match = _MOVE.fullmatch(candidate.title)
-        if match is None or source is None or int(match[2]) != at.line:
+        if match is None or source is None or int(match[3]) != at.line:
             continue
         unit = next(
             (n for n in ast.walk(source.tree) if isinstance(n, ast.stmt) and n.lineno == int(match[1])), None
         )
-        if unit is None or unit.end_lineno is None or list(candidate.sources) != [at.file]:
-            continue
+        if (
+            unit is None
+            or unit.end_lineno != int(match[2] or match[1])
+            or list(candidate.sources) != [at.file]
+        ):
+            continue  # several statements move, and what is idle between them is not asked here
         between = [line.strip() for line in source.lines[unit.end_lineno : at.line - 1]]
         idle = all(not line or any(word in line for word in _IDLE) for line in between)
         if idle and "grad" not in ast.unparse(unit).replace("no_grad", ""):

@@ -31,7 +31,7 @@ class Ops:
             return self.factory(name, args, keywords, node)
         if name in table.CONSTANT or name in table.FACTORIES:
             return self.walk.tensors.fresh(node)
-        if name in ("einsum", "scaled_dot_product_attention"):
+        if name == "einsum":
             return self.all_kept(name, [a for a in args if not isinstance(a, Const)], node)
         if name == "where" and len(args) == 1:
             return Seq([self.walk.tensors.fresh(node), self.walk.tensors.fresh(node)], "tuple")

@@ -168,12 +168,10 @@ class Tensors:
         skip: frozenset[str] = frozenset(),
     ) -> None:
         """Enter the Saves of one op: a slot is kept where an input whose gradient reads it needs one."""
-        for slot, readers in info.keeps.items():
-            asked = [pair for reader in readers for pair in found.get(reader, ())]
-            if slot == "result" and info.name in table.KEEPS_RESULT_WITH:
-                asked = [pair for pair in asked if not pair[1].opaque]
-                asked = [pair for pairs in found.values() for pair in pairs] if asked else []
-            strength = self.strongest(asked)
+        for slot in info.slots:
+            strength = self._asked(info, info.keeps.get(slot, ()), slot, found)
+            if strength == NO and slot in info.perhaps:
+                strength = min(self._asked(info, info.perhaps[slot], slot, found), MAYBE)
             if strength == NO or slot in skip:
                 continue
             self.holds(node)
@@ -184,6 +182,20 @@ class Tensors:
             for path, tensor in found.get(slot, ()):
                 if not self._recomputed(tensor):
                     self.save(path, tensor, node, site, shown, slot, strength == YES)
+
+    def _asked(
+        self,
+        info: table.Op,
+        readers: tuple[str, ...],
+        slot: str,
+        found: dict[str, list[tuple[Path, Tensor]]],
+    ) -> int:
+        """Does one of these inputs need a gradient?"""
+        asked = [pair for reader in readers for pair in found.get(reader, ())]
+        if slot == "result" and info.name in table.KEEPS_RESULT_WITH:
+            asked = [pair for pair in asked if not pair[1].opaque]
+            asked = [pair for pairs in found.values() for pair in pairs] if asked else []
+        return self.strongest(asked)
 
     def holds(self, node: Node) -> None:
         """It keeps something, known or not: the second run of a checkpointed function goes on until here."""

@@ -77,7 +77,7 @@ def _rows(tree: Tree, statement: cst.CSTNode, name: str) -> list[Cut]:
         if isinstance(above, cst.AssignTarget):
             assign = tree.parent(above)
             assert isinstance(assign, cst.Assign)
-            cuts.append(tree.cut(assign.value, f"list({tree.code(assign.value)})"))
+            cuts += _listed(tree, assign.value)
             made = True
         elif isinstance(above, cst.Element) and isinstance(
             tree.parent(tree.parent(above) or above), cst.AssignTarget
@@ -85,7 +85,7 @@ def _rows(tree: Tree, statement: cst.CSTNode, name: str) -> list[Cut]:
             value = _element_value(tree, above)
             if value is None:
                 return []
-            cuts.append(tree.cut(value, f"list({tree.code(value)})"))
+            cuts += _listed(tree, value)
             made = True
         elif isinstance(above, cst.Subscript) and above.value is use and _is_row(above):
             continue
@@ -94,6 +94,12 @@ def _rows(tree: Tree, statement: cst.CSTNode, name: str) -> list[Cut]:
         else:
             cuts.append(tree.cut(use, f"{syntax.torch_name(tree)}.stack({name})"))
     return cuts if made else []
+
+
+def _listed(tree: Tree, value: cst.BaseExpression) -> list[Cut]:
+    """`list(...)` around a value, which may read the name itself: `h = cell(x, h)`."""
+    start, end = tree.span(value)
+    return [(start, start, "list("), (end, end, ")")]
 
 
 def _element_value(tree: Tree, element: cst.Element) -> cst.BaseExpression | None:

@@ -45,10 +45,10 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     new = moved(tree, [unit], below)
                     if new is None:
                         continue
-                    line, goal = tree.lines(unit)[0], tree.lines(below)[1]
-                    title = f"move line {line} below the backward() on line {goal}"
+                    title = f"move {syntax.spoken(tree, [unit])} below the backward() {_where(tree, below)}"
                     rank = RANK + nth + 2 * depth + order
                     yield Candidate(title, "move", rank, {place.file: new}, note)
+    yield from _out_of_loops(project, facts, note)
     yield from _above(project, facts)
 
 
@@ -73,9 +73,74 @@ def _together(project: Project, facts: Facts, note: str) -> Iterator[Candidate]:
         below = max((b for _, b in moves.values()), key=lambda b: tree.lines(b)[1])
         new = moved(tree, [moves[n][0] for n in sorted(moves)], below)
         if new is not None:
-            lines = " and ".join(map(str, sorted(moves)))
-            title = f"move lines {lines} below the backward() on line {tree.lines(below)[1]}"
+            lines = syntax.spoken(tree, [moves[n][0] for n in sorted(moves)])
+            title = f"move {lines} below the backward() {_where(tree, below)}"
             yield Candidate(title, "move", RANK - 1, {file: new}, note)
+
+
+def _out_of_loops(project: Project, facts: Facts, note: str) -> Iterator[Candidate]:
+    """A line of the loop that runs the forward (`for b in blocks: x = b(x); b.scale.mul_(0.9)`), in a loop of its own
+    below the backward."""
+    for nth, event in syntax.events(facts):
+        for depth, place, tree in syntax.spots(project, event.chain):
+            line = next((tree.parent(n) for n in tree.statements(place.line, place)), None)
+            inside = tree.parent(line) if line is not None else None
+            loop = tree.parent(inside) if inside is not None else None
+            block = tree.parent(loop) if loop is not None else None
+            if not isinstance(line, cst.SimpleStatementLine) or not isinstance(inside, cst.IndentedBlock):
+                continue
+            if not isinstance(loop, cst.For) or not isinstance(block, (cst.IndentedBlock, cst.Module)):
+                continue
+            others = [n for n in inside.body if n is not line]
+            after = list(block.body)[next(i for i, n in enumerate(block.body) if n is loop) + 1 :]
+            for at in facts.backward:
+                goal = next(
+                    (i for i, n in enumerate(after) if at.file == place.file and _holds(tree, n, at)), None
+                )
+                if goal is None or not others or not _runs_again(tree, loop, line, others):
+                    continue
+                if _needed(tree, line, [*others, *after[: goal + 1]]):
+                    continue
+                head = f"for {tree.code(loop.target)} in {tree.code(loop.iter)}:"
+                new = moved(tree, [line], after[goal], head=head)
+                if new is not None:
+                    below = f"below the backward() {_where(tree, after[goal])}"
+                    title = f"move {syntax.spoken(tree, [line])} into a loop of its own {below}"
+                    yield Candidate(title, "move", RANK + 1 + nth + 2 * depth, {place.file: new}, note)
+
+
+_AGAIN = (
+    "range",
+    "enumerate",
+    "zip",
+    "reversed",
+    "parameters",
+    "modules",
+    "children",
+    "buffers",
+    "values",
+    "items",
+)
+
+
+def _runs_again(tree: Tree, loop: cst.For, line: cst.CSTNode, others: Sequence[cst.CSTNode]) -> bool:
+    """Can the loop be gone through once more, with this line alone?"""
+    over, called = loop.iter, ""
+    if isinstance(over, cst.Call) and isinstance(over.func, (cst.Name, cst.Attribute)):
+        called = over.func.value if isinstance(over.func, cst.Name) else over.func.attr.value
+    if loop.orelse is not None or not (syntax.is_place(over) or called in _AGAIN):
+        return False
+    inner = [n for other in (line, *others) for n in syntax.walk(other)]
+    if any(isinstance(n, (cst.Break, cst.Continue, cst.Return)) for n in inner):
+        return False
+    reads = {n.value for n in syntax.walk(line) if isinstance(n, cst.Name) and syntax.is_read(tree, n)}
+    made = {
+        n.value
+        for other in others
+        for n in syntax.walk(other)
+        if isinstance(n, cst.Name) and not syntax.is_read(tree, n)
+    }
+    return not reads & made
 
 
 def _above(project: Project, facts: Facts) -> Iterator[Candidate]:
@@ -110,8 +175,7 @@ def _above(project: Project, facts: Facts) -> Iterator[Candidate]:
             continue
         new = moved(tree, units, body[top], above=True)
         if new is not None:
-            lines = f"{tree.lines(units[0])[0]} to {tree.lines(units[-1])[1]}"
-            title = f"move lines {lines} above line {tree.lines(body[top])[0]}"
+            title = f"move {syntax.spoken(tree, units)} above line {tree.lines(body[top])[0]}"
             yield Candidate(title, "move", RANK + 2, {at.file: new}, _EARLIER)
 
 
@@ -206,10 +270,13 @@ def _names(target: cst.BaseExpression) -> Iterator[cst.Name]:
             yield from _names(element.value)
 
 
-def moved(tree: Tree, units: Sequence[cst.CSTNode], goal: cst.CSTNode, *, above: bool = False) -> str | None:
-    """The text with these statements, and the comments above them, below another one, or above it."""
+def moved(
+    tree: Tree, units: Sequence[cst.CSTNode], goal: cst.CSTNode, *, above: bool = False, head: str = ""
+) -> str | None:
+    """The text with these statements, and the comments above them, below another one, or above it; under a head of
+    their own where one is given, as deep as they stood under theirs."""
     cuts: list[Cut] = []
-    block = ""
+    block = f"{tree.indent(goal)}{head}{tree.newline}" if head else ""
     for unit in units:
         if isinstance(unit, cst.SimpleStatementLine) and len(unit.body) != 1:
             return None
@@ -217,7 +284,8 @@ def moved(tree: Tree, units: Sequence[cst.CSTNode], goal: cst.CSTNode, *, above:
         while first > 1 and _comment_of(tree, first - 1, tree.indent(unit)):
             first -= 1
         start, end = tree.offset(first, 0), tree.offset(last + 1, 0)
-        inner, outer = tree.indent(unit), tree.indent(goal)
+        inner = tree.indent(unit)
+        outer = inner if head else tree.indent(goal)
         block += "".join(
             outer + line.removeprefix(inner) if line.startswith(inner) else line
             for line in tree.text[start:end].splitlines(keepends=True)
@@ -234,6 +302,12 @@ def moved(tree: Tree, units: Sequence[cst.CSTNode], goal: cst.CSTNode, *, above:
         at = tree.offset(tree.lines(goal)[1] + 1, 0)
     ended = tree.text[:at].endswith(("\n", "\r"))
     return tree.replace(*cuts, (at, at, block if ended else tree.newline + block))
+
+
+def _where(tree: Tree, below: cst.CSTNode) -> str:
+    """Where the backward() is that something goes below: in a loop or a block, below all of it."""
+    first, last = tree.lines(below)
+    return f"on line {last}" if first == last else f"in lines {first}-{last}"
 
 
 def _comment_of(tree: Tree, line: int, indent: str) -> bool:

@@ -50,7 +50,7 @@ def _after(
                 new = _again(tree, list(block.body), first, here, there)  # type: ignore[attr-defined]
                 if new is not None:
                     text, lines = new
-                    title = f"compute {_told(tree, lines)} again after line {place.line}"
+                    title = f"compute {syntax.spoken(tree, lines)} again after line {place.line}"
                     yield Candidate(title, "recompute", RANK, {place.file: text}, NOTE)
                     return
 
@@ -133,7 +133,7 @@ def _brought_in(
             spans = map(tree.lines, lines)
             cuts += [(tree.offset(top, 0), tree.offset(bottom + 1, 0), "") for top, bottom in spans]
         where = "closure" if isinstance(home, cst.FunctionDef) else "loop"
-        title = f"compute {_told(tree, lines)} inside the {where}, each time anew"
+        title = f"compute {syntax.spoken(tree, lines)} inside the {where}, each time anew"
         rank = _INSIDE if wanted is None else RANK + 1
         yield Candidate(title, "recompute", rank, {file: tree.replace(*cuts)}, NOTE)
 
@@ -157,15 +157,6 @@ def _leading(
             kept.insert(0, line)
             wanted |= _read(tree, line)
     return kept if kept and kept[0] is first else []
-
-
-def _told(tree: Tree, lines: Sequence[cst.CSTNode]) -> str:
-    numbers = [tree.lines(n)[0] for n in lines]
-    if len(numbers) == 1:
-        return f"line {numbers[0]}"
-    return (
-        f"lines {' and '.join(map(str, numbers)) if len(numbers) < 3 else f'{numbers[0]} to {numbers[-1]}'}"
-    )
 
 
 def _computes(line: cst.CSTNode) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
@@ -184,6 +184,26 @@ def torch_name(tree: Tree) -> str:
         ):
             return node.evaluated_alias or "torch"
     return "torch"
+
+
+def spoken(tree: Tree, statements: Sequence[cst.CSTNode]) -> str:
+    """ "line 5", "lines 19-21", "lines 5 and 9-11": a block goes by its first and last line, its header alone is no block."""
+    runs: list[list[tuple[int, int]]] = []
+    for first, last in sorted(tree.lines(one) for one in statements):
+        if runs and first == runs[-1][-1][1] + 1:
+            runs[-1].append((first, last))
+        else:
+            runs.append([(first, last)])
+    parts: list[str] = []
+    for run in runs:
+        (first, _), (start, last) = run[0], run[-1]
+        if first < start == last == first + 1:
+            parts += [str(first), str(last)]  # two lines of their own
+        else:
+            parts.append(str(first) if first == last else f"{first}-{last}")
+    *before, end = parts
+    told = f"{', '.join(before)} and {end}" if before else end
+    return f"line {told}" if told.isdigit() else f"lines {told}"
 
 
 def events(facts: Facts) -> Iterator[tuple[int, Event]]:

@@ -58,7 +58,7 @@ class Choices:
             if self.attempts.late or self.judge.oracle is None:
                 return None
             edited, trial = self.attempts.run(self.project, candidate)
-            if trial.ran:
+            if trial.ran and edited != self.project:
                 told = effect(self.judge.oracle.calls, trial.calls)
                 return Option(candidate, self.attempts.changed(edited), told)
         return None
@@ -102,6 +102,6 @@ class Choices:
         fixed = self.project.edited(plan.sources)
         for candidate in save_for_backward.guarded(fixed, self.known):
             edited, trial = self.attempts.run(fixed, candidate)
-            if self.judge.final(trial, self.attempts.encoded(edited)).same:
+            if edited != fixed and self.judge.final(trial, self.attempts.encoded(edited)).same:
                 told = "the same gradients; the fix of the write is still needed"
                 plan.options.append(Option(candidate, self.attempts.changed(edited), told, proven=True))

@@ -15,6 +15,10 @@ from gradmend.errors import UsageError
 Cut = tuple[int, int, str]  # start, end, replacement; offsets into the text
 
 
+class Overlap(ValueError):
+    """Two cuts claim the same piece of text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """Decoded source that can be written back as it was."""
@@ -91,7 +95,7 @@ def splice(text: str, cuts: Iterable[Cut]) -> str:
     last = len(text) + 1
     for start, end, new in sorted(cuts, reverse=True):
         if end > last:
-            raise ValueError("cuts overlap")
+            raise Overlap("cuts overlap")
         done = done[:start] + new + done[end:]
         last = start
     return done

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gradmend.errors import UsageError
-from gradmend.fix.source.text import Cut, splice
+from gradmend.fix.source.text import Cut, Overlap, splice
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -147,7 +147,12 @@ class Tree:
 
     # -- edits -----------------------------------------------------------------------------------
     def replace(self, *cuts: Cut) -> str:
-        return splice(self.text, cuts)
+        """The edited text; as it was where two cuts claim the same piece of it, which makes no candidate: one that
+        can't be written down must not end the search for the others."""
+        try:
+            return splice(self.text, cuts)
+        except Overlap:
+            return self.text
 
     def cut(self, node: cst.CSTNode, new: str) -> Cut:
         start, end = self.span(node)
