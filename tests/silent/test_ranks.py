@@ -97,3 +97,30 @@ def test_a_program_may_end_right_after_a_collective(words: list[str]) -> None:
         [sys.executable, str(program), *words], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+_THREADS = """
+import threading, gradmend, torch
+def work():
+    with gradmend.%s():
+        (torch.ones(1, requires_grad=True) + 1).sum().backward()
+threads = [threading.Thread(target=work) for _ in range(32)]
+[t.start() for t in threads], [t.join() for t in threads]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["watch", "heal"])
+def test_a_program_may_end_right_after_its_threads(context: str) -> None:
+    """What a thread stashed in C++ goes a little after the thread was joined: by chance, and a busy machine helps it."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for _ in range(6):
+            done = subprocess.run(
+                [sys.executable, "-c", _THREADS % context], capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
