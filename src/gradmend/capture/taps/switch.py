@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradmend.capture.taps import caches, homes
+from gradmend.capture.taps import caches, homes, pickled
 from gradmend.uncollected import uncollected
 
 _ABSENT = object()
@@ -35,6 +35,7 @@ def arm() -> None:
         caches.fill()
         _filled.update(caches.sizes())
         _put_on()
+        pickled.arm()
         if "torch._dynamo" not in sys.modules:
             sys.meta_path.insert(0, _finder)
 
@@ -48,6 +49,7 @@ def disarm() -> None:
         if _armed:
             return
         _take_off()
+        pickled.disarm()
         if _finder in sys.meta_path:
             sys.meta_path.remove(_finder)
         caches.empty_newer(_filled)
@@ -70,6 +72,8 @@ class _Answers:
         vars(self).update(taps)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_asked":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._asked, name)
 
 

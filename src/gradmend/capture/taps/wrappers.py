@@ -39,6 +39,9 @@ def dress(tap: Func, original: Func) -> Func:
             setattr(tap, name, getattr(original, name))
         except (AttributeError, TypeError):
             pass
+    name = getattr(original, "__name__", "")
+    if getattr(torch, name, None) is original:
+        tap.__qualname__ = name  # pickle looks for a function by it
     tap.__gradmend_original__ = original  # type: ignore[attr-defined]
     return tap
 
