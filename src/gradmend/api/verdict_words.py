@@ -26,12 +26,15 @@ def words(verdict: Verdict) -> str:
         lines += _table(sorted(verdict.wrong, key=lambda leaf: -leaf.worst))
     elif verdict.stopped:
         lines.append(f"gradmend audit: the gradient is wrong in {len(verdict.stopped)} of {calls}")
-    elif verdict.unable:
+    elif verdict.unable and not verdict.leaves:
         lines.append(f"gradmend audit: can't tell: {verdict.unable[0][1]}")
     elif n == 0:
         lines.append("gradmend audit: can't tell: the program made no backward call")
     else:
-        lines.append(f"gradmend audit: the gradient is right in {calls}, for {tensors}")
+        right = f"{n - len(verdict.unable)} of {calls}" if verdict.unable else calls
+        lines.append(f"gradmend audit: the gradient is right in {right}, for {tensors}")
+    if verdict.unable and (verdict.leaves or verdict.stopped):
+        lines.append(f"  can't tell of {len(verdict.unable)} of {calls}: {verdict.unable[0][1]}")
     told: set[str] = set()
     conflicts = [c for _, c in verdict.stopped] + [
         c for c in verdict.session.conflicts if c.kind == "silent" and verdict.wrong

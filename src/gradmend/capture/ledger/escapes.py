@@ -17,6 +17,7 @@ from gradmend.own_imports import own_imports
 _MARK = "_gradmend_escape"
 CHANGED = -1  # the fingerprint of no memory
 _address = torch._C.TensorBase.data_ptr
+_transforming = torch._C._are_functorch_transforms_active
 known: set[str] = set()  # how any was ever handed out while we looked
 
 
@@ -52,7 +53,16 @@ def _hash() -> Callable[[Any], int]:
 @hidden
 def fingerprint(t: torch.Tensor) -> int:
     """A hash of the tensor's bytes that sees permutations and balanced changes."""
+    if _transforming():
+        with torch._C._DisableFuncTorch():  # else what we make of it is a wrapper, without memory
+            return _of_bytes(t)
+    return _of_bytes(t)
+
+
+def _of_bytes(t: torch.Tensor) -> int:
     t = physical(t.detach())
+    if t._is_zerotensor():
+        t = t.clone()  # forward mode makes zeros with a storage, and with no memory under it
     if t.numel() == 0 or not has_values(t):
         return 0
     if t.device.type != "cpu":

@@ -74,7 +74,7 @@ _detach_unseen = hidden(_detach)
 @cython.no_gc
 @cython.cclass
 class Ledger:
-    __slots__ = ("_busy", "_clock", "awake", "budgets", "dead", "fresh", "lock", "timelines")
+    __slots__ = ("_busy", "_clock", "about_to", "awake", "budgets", "dead", "fresh", "lock", "timelines")
 
     def __init__(self) -> None:
         self.timelines: dict[int, Timeline] = {}
@@ -83,6 +83,8 @@ class Ledger:
         self.dead: list[tuple[Timeline, Layout | None]] = []
         self._clock = count(1)
         self.budgets = False  # whether any heal() has one
+        # Told of each region just before a Write of it; only while a Save lives.
+        self.about_to: Callable[[torch.Tensor, Layout | None], None] | None = None
         self.lock = Lock()
         self._busy = 0  # a Save that dies must wait to be buried
 
@@ -183,6 +185,8 @@ class Ledger:
         token: Token | None = None
         for target in targets:
             for t in (target,) if type(target) in PLAIN and target.layout is _STRIDED else parts_of(target):
+                if self.about_to is not None and how == "data":
+                    self.about_to(t, region)
                 found = self._timeline_of(t, aliased)
                 if found is None:
                     continue
