@@ -16,13 +16,25 @@ from typing import Any
 import torch
 import torch.autograd.graph as graph
 
+from gradmend.api.second_pass import random_states, undone
 from gradmend.api.watching import Watching
 from gradmend.capture.graph.nodes import edges
+from gradmend.capture.memory.layouts import has_values
 from gradmend.capture.sites import raw_here, resolve
 from gradmend.errors import ConflictError, attached
 from gradmend.model import Conflict, Frame, Session
 
 # Relative to the largest entry: the same ops in the same order, so hardly any rounding.
+_tracing = torch.compiler.is_dynamo_compiling
+_transforming = torch._C._are_functorch_transforms_active
+_modes, _mode = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_mode
+_Kind = torch._C._TorchDispatchModeKey
+_TRACERS = (_Kind.FAKE, _Kind.PROXY, _Kind.FUNCTIONAL)
+_of_older_vmap = torch._C._functorch.is_legacy_batchedtensor  # which `is_grads_batched=True` goes through
+_IN_TRANSFORM = (
+    "a backward runs inside a transform (torch.func, is_grads_batched), where none can be run twice"
+)
+
 _SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
@@ -100,11 +112,20 @@ class Audit:
         def run(
             outputs: Any, grads: Any, retain: bool, create: bool, inputs: Any, *rest: Any, **kwargs: Any
         ) -> Any:
-            if self._inside or self._off is not None:
+            if _tracing() or self._inside or self._off is not None:
                 return engine(outputs, grads, retain, create, inputs, *rest, **kwargs)
+            if _is_traced(
+                outputs
+            ):  # a graph is written down here: the program's own call comes with what is made of it
+                with self._watching.scope.as_pytorch():
+                    return engine(outputs, grads, retain, create, inputs, *rest, **kwargs)
             self._inside = True
             try:
-                return self._both(engine, outputs, grads, (retain, create, inputs), rest, kwargs)
+                if not (_transforming() or _is_batched(grads)):
+                    return self._both(engine, outputs, grads, (retain, create, inputs), rest, kwargs)
+                self.verdict.unable.append((resolve(raw_here()).user, _IN_TRANSFORM))
+                with self._watching.scope.as_pytorch():
+                    return engine(outputs, grads, retain, create, inputs, *rest, **kwargs)
             finally:
                 self._inside = False
                 self._count()
@@ -136,33 +157,27 @@ class Audit:
         seeds = tuple(None if g is None else g.detach().clone() for g in grads)
         got: dict[int, torch.Tensor] = {}
         hooks = [_catch(t, i, got) for i, t in enumerate(targets) if kwargs.get("accumulate_grad")]
-        random = torch.get_rng_state()
+        as_it_began = random_states()
         try:
             with self._watching.scope.as_pytorch():
                 result = engine(outputs, grads, True, create, inputs, *rest, **kwargs)
         except BaseException as error:
-            self.verdict.unable.append(
-                (frame, f"this backward fails by itself: {str(error).splitlines()[0]}")
-            )
+            self.verdict.unable.append((frame, f"this backward fails by itself: {_first_line(error)}"))
             raise
         finally:
             for hook in hooks:
                 hook.remove()
         if not kwargs.get("accumulate_grad"):
             got = {i: g for i, g in enumerate(result) if g is not None}
-        after = torch.get_rng_state()
-        torch.set_rng_state(random)
         try:
-            right = self._healed(engine, outputs, seeds, retain, targets)
+            with undone(self._watching.scope, as_it_began):
+                right = self._healed(engine, outputs, seeds, retain, targets)
+                self._compare(targets, names, got, right)  # hooks may have written these, too
         except ConflictError as stop:
             self.verdict.stopped.append((frame, stop.conflict))
-        except RuntimeError as error:
+        except Exception as error:  # of a hook that runs twice, or of gradients that can't be compared: none of the program's
             conflict = attached(error)
-            self.verdict.unable.append((frame, conflict.message if conflict else str(error).split("\n")[0]))
-        else:
-            self._compare(targets, names, got, right)
-        finally:
-            torch.set_rng_state(after)
+            self.verdict.unable.append((frame, conflict.message if conflict else _first_line(error)))
         return result
 
     def _healed(
@@ -207,14 +222,29 @@ class Audit:
         got: dict[int, torch.Tensor],
         right: list[torch.Tensor | None],
     ) -> None:
-        for i, (target, name) in enumerate(zip(targets, names, strict=True)):
+        gaps = [_gap(got.get(i), one) for i, one in enumerate(right)]
+        for target, name, gap in zip(targets, names, gaps, strict=True):
             shape = tuple(target.shape) if isinstance(target, torch.Tensor) else ()
             leaf = self.verdict.leaves.setdefault(name, Leaf(name, shape))
             leaf.calls += 1
-            gap = _gap(got.get(i), right[i])
             if gap > 0:
                 leaf.wrong += 1
                 leaf.worst = max(leaf.worst, gap)
+
+
+def _is_traced(outputs: Any) -> bool:
+    """Whether a compiler writes a backward down, or there are no values: no gradient comes of it."""
+    if _modes() and any(_mode(kind) is not None for kind in _TRACERS):
+        return True
+    return any(isinstance(o, torch.Tensor) and not has_values(o) for o in outputs)
+
+
+def _is_batched(grads: Any) -> bool:
+    return any(isinstance(g, torch.Tensor) and _of_older_vmap(g) for g in grads)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _catch(target: Any, place: int, into: dict[int, torch.Tensor]) -> Any:
