@@ -24,7 +24,6 @@ from gradmend.capture.sites import raw_here, resolve
 from gradmend.errors import ConflictError, attached
 from gradmend.model import Conflict, Frame, Session
 
-# Relative to the largest entry: the same ops in the same order, so hardly any rounding.
 _tracing = torch.compiler.is_dynamo_compiling
 _transforming = torch._C._are_functorch_transforms_active
 _modes, _mode = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_mode
@@ -35,6 +34,7 @@ _IN_TRANSFORM = (
     "a backward runs inside a transform (torch.func, is_grads_batched), where none can be run twice"
 )
 
+# Relative to the largest entry: the same ops in the same order, so hardly any rounding.
 _SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
@@ -114,9 +114,7 @@ class Audit:
         ) -> Any:
             if _tracing() or self._inside or self._off is not None:
                 return engine(outputs, grads, retain, create, inputs, *rest, **kwargs)
-            if _is_traced(
-                outputs
-            ):  # a graph is written down here: the program's own call comes with what is made of it
+            if _is_traced(outputs):
                 with self._watching.scope.as_pytorch():
                     return engine(outputs, grads, retain, create, inputs, *rest, **kwargs)
             self._inside = True
@@ -233,7 +231,8 @@ class Audit:
 
 
 def _is_traced(outputs: Any) -> bool:
-    """Whether a compiler writes a backward down, or there are no values: no gradient comes of it."""
+    """Whether a compiler writes a backward down, or there are no values: no gradient comes of it. The program's own call comes
+    with what is made of it."""
     if _modes() and any(_mode(kind) is not None for kind in _TRACERS):
         return True
     return any(isinstance(o, torch.Tensor) and not has_values(o) for o in outputs)
