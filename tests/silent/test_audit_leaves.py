@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -187,3 +188,29 @@ def test_a_buffer_that_a_hook_counts_in_keeps_its_version() -> None:
         assert count._version == 1
         first.sum().backward()  # the graph of the first backward kept `count`
     assert not any("fails by itself" in why for _, why in verdict.unable)
+
+
+def test_what_another_thread_writes_meanwhile_stays() -> None:
+    asked, done = threading.Semaphore(0), threading.Semaphore(0)
+    seen, written = torch.zeros(1), []
+
+    def work() -> None:
+        while asked.acquire(timeout=5) and len(written) < 2:
+            seen.add_(1)
+            written.append(1)
+            done.release()
+
+    def ask(grad: torch.Tensor) -> None:
+        asked.release()
+        assert done.acquire(timeout=5)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with gradmend.audit():
+        x = torch.ones(3, requires_grad=True)
+        y = x.exp()
+        y.register_hook(ask)
+        y.sum().backward()
+    asked.release()
+    thread.join()
+    assert seen.item() == len(written) == 2

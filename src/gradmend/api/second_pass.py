@@ -11,12 +11,14 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradmend.capture import edge
+from gradmend.capture.graph import engine_threads
 from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.memory.layouts import Layout, has_values, layout_of
 from gradmend.capture.sites import raw_here
@@ -57,11 +59,16 @@ class _Old:
 
 class _Rewritten:
     def __init__(self) -> None:
+        self.thread = get_ident()
         self.old: dict[tuple[int, Layout], _Old] = {}
         self._most = 32
 
     def about_to(self, t: torch.Tensor, region: Layout | None) -> None:
         """The ledger says: this is about to be written."""
+        if get_ident() != self.thread:
+            lender = engine_threads.lender()
+            if lender is None or lender.thread != self.thread:
+                return  # another thread of the program's goes on meanwhile
         try:
             storage = _Base.untyped_storage(t)
         except RuntimeError:
