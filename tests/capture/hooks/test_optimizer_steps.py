@@ -49,7 +49,7 @@ def ring() -> Iterator[recorder.Recorder]:
     gradmend.uninstall()
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam"])
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "Adafactor"])
 @pytest.mark.parametrize("foreach", [False, True])
 def test_a_step_of_torchs_is_one_record(kind: str, foreach: bool, ring: recorder.Recorder) -> None:
     layer = nn.Linear(3, 3)

@@ -7,7 +7,7 @@ lives: hooks, closures, optimizers of the program's own and other threads are he
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -37,10 +37,8 @@ def arm() -> None:
     _armed += 1
     if _armed == 1:
         kinds = [k for k in vars(torch.optim).values() if isinstance(k, type) and issubclass(k, Optimizer)]
-        homes = {
-            k.__module__ for k in kinds if k is not Optimizer and k.__module__.startswith("torch.optim.")
-        }
-        _own.update(id(vars(sys.modules[home])) for home in homes)
+        homes = [inspect.unwrap(k.step).__globals__ for k in kinds if k is not Optimizer]
+        _own.update(id(home) for home in homes if home["__name__"].startswith("torch.optim."))
         _handles.append(register_optimizer_step_pre_hook(_before))
         _handles.append(register_optimizer_step_post_hook(_after))
 
