@@ -51,9 +51,11 @@ def test_a_model_made_before(name: str, context: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_made_inside(name: str) -> None:
+    plain = pickle.dumps(getattr(F, name))
     with gradmend.watch():
         model = Model(name)
         assert _again(model).function is getattr(F, name)
+        assert loading.edge is None or pickle.dumps(model.function) == plain
     if loading.edge is not None:  # a function that Python made is found by its name alone
         assert _again(model).function is getattr(F, name)
         assert _again(model).other is torch.sigmoid

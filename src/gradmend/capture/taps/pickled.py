@@ -7,6 +7,7 @@ and a tap that the program kept is pickled as torch's own function, then and lat
 from __future__ import annotations
 
 import copyreg
+import sys
 from functools import cache
 from pkgutil import resolve_name
 from types import BuiltinFunctionType
@@ -50,6 +51,9 @@ def _reduced(builtin: Any) -> Any:
 
 
 def _as_original(tap: Any) -> Any:
+    name = tap.__reduce_ex__(2)
+    if isinstance(name, str) and getattr(sys.modules.get(tap.__module__), name, None) is tap:
+        return name  # pickle finds it: the file is the one that PyTorch alone would write
     return _by_name(tap.__gradmend_original__)
 
 
