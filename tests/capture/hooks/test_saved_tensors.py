@@ -5,6 +5,7 @@ import torch
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 
 import gradmend
+from gradmend.capture.hooks import gradients
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Save
 from gradmend.capture.taps import switch
@@ -147,7 +148,10 @@ def test_inside_a_function_that_torch_func_differentiates():
     assert not switch.armed() and _top(False) is None
 
 
-def test_hooks_entered_outside_work_on():
+def test_hooks_entered_outside_work_on(monkeypatch):
+    monkeypatch.setattr(
+        gradients, "_alone", {}
+    )  # as at the first context of all, which measures: they see none of it
     calls = []
 
     def pack(t):

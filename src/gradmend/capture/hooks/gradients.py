@@ -30,6 +30,7 @@ from gradmend.capture.taps import hub
 _Tensor: Any = torch.Tensor
 _count = _Tensor._use_count
 _engine: Any = torch.autograd.Variable._execution_engine
+_C: Any = torch._C._autograd
 _alone: dict[str, int] = {}  # kind of receiver -> holders of a gradient that nobody else has
 _measuring: dict[str, int] | None = None
 _HOLDERS_OF_BASE = 2  # its view, and the Python object that we look through
@@ -226,6 +227,9 @@ def measure() -> None:
     ):  # inside one, a backward is another thing: the next time
         return
     _measuring = {}
+    programs = _C._top_saved_tensors_default_hooks(False) is not None
+    if programs:  # they shall not see our tensors
+        _C._push_saved_tensors_default_hooks(_itself, _itself)
     try:
         with torch.inference_mode(False), torch.enable_grad():
             for kind in ("function", *_REGISTERING):
@@ -233,6 +237,12 @@ def measure() -> None:
         _alone.update(_measuring)
     finally:
         _measuring = None
+        if programs:
+            _C._pop_saved_tensors_default_hooks()
+
+
+def _itself(t: Any) -> Any:
+    return t
 
 
 def _one_backward(kind: str) -> None:
