@@ -15,6 +15,9 @@ from torch.func import functional_call, grad, hessian, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 import gradmend
+from gradmend.api.second_pass import undone
+from gradmend.capture.ledger import scopes
+from gradmend.capture.taps.hub import LEDGER
 
 
 def _hessian() -> torch.Tensor:
@@ -214,3 +217,16 @@ def test_what_another_thread_writes_meanwhile_stays() -> None:
     asked.release()
     thread.join()
     assert seen.item() == len(written) == 2
+
+
+def test_second_passes_of_two_threads_may_end_in_any_order() -> None:
+    with gradmend.watch():
+        scope = scopes.current()
+        assert scope is not None
+        first, second = undone(scope, lambda: None), undone(scope, lambda: None)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert len(LEDGER.about_to) == 1
+        second.__exit__(None, None, None)
+    assert not LEDGER.about_to

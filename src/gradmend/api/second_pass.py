@@ -100,11 +100,11 @@ def undone(scope: Scope, began: Callable[[], None]) -> Iterator[None]:
     mine = _Rewritten()
     # While a Save lives, no tap passes.
     awake = LEDGER.save(torch.empty(1), scope, raw_here())
-    before, LEDGER.about_to = LEDGER.about_to, mine.about_to
+    LEDGER.about_to.append(mine.about_to)
     try:
         yield
     finally:
-        LEDGER.about_to = before
+        LEDGER.about_to.remove(mine.about_to)
         del awake
         mine.put_back()
         now()

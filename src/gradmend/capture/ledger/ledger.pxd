@@ -14,7 +14,7 @@ cdef class Ledger:
     cdef readonly Lock lock
     cdef object _clock
     cdef public bint budgets
-    cdef public object about_to
+    cdef readonly list about_to
     cdef long long _busy
     @cython.locals(save=Save, timeline=Timeline)
     cpdef settle(self)

@@ -84,7 +84,7 @@ class Ledger:
         self._clock = count(1)
         self.budgets = False  # whether any heal() has one
         # Told of each region just before a Write of it; only while a Save lives.
-        self.about_to: Callable[[torch.Tensor, Layout | None], None] | None = None
+        self.about_to: list[Callable[[torch.Tensor, Layout | None], None]] = []
         self.lock = Lock()
         self._busy = 0  # a Save that dies must wait to be buried
 
@@ -185,8 +185,9 @@ class Ledger:
         token: Token | None = None
         for target in targets:
             for t in (target,) if type(target) in PLAIN and target.layout is _STRIDED else parts_of(target):
-                if self.about_to is not None and how == "data":
-                    self.about_to(t, region)
+                if self.about_to and how == "data":
+                    for tell in tuple(self.about_to):  # other threads come and go
+                        tell(t, region)
                 found = self._timeline_of(t, aliased)
                 if found is None:
                     continue
