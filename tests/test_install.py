@@ -198,3 +198,27 @@ def test_the_hook_for_uncaught_exceptions_goes_back():
     gradmend.uninstall()
     assert sys.excepthook is before
     gradmend.install()
+
+
+@pytest.mark.parametrize("act", ["first forward", "to", "load_state_dict", "data"])
+def test_lazy_modules_work_while_installed(act):
+    module = torch.nn.LazyLinear(3)
+    if act == "first forward":
+        assert module(torch.ones(2, 4)).shape == (2, 3)
+    elif act == "to":
+        assert module.to(torch.float64).weight.dtype == torch.float64
+    elif act == "load_state_dict":
+        module.load_state_dict(torch.nn.Linear(4, 3).state_dict())
+        assert module.weight.shape == (3, 4)
+    else:
+        module.weight.data = module.weight.data
+
+
+def test_wrappers_of_torch_func_are_not_asked_for_an_address(monkeypatch):
+    """PyTorch would raise, with a C++ backtrace that takes ten times as long as the call."""
+    from gradmend.capture import recorder
+
+    asked = []
+    monkeypatch.setattr(recorder, "_packed", lambda tensors: asked.append(tensors))
+    torch.func.vmap(lambda x: x.clone().add_(1))(torch.ones(2, 3))
+    assert not any(map(torch._C._functorch.is_functorch_wrapped_tensor, sum(map(list, asked), [])))

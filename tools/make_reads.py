@@ -45,11 +45,14 @@ PATIENCE = 10 * SECONDS  # on the clock, for one that sleeps
 Seen = dict[str, Any]
 Condition = dict[str, Any]
 
-# Nodes of devices that this machine may lack. Their backward takes a `training` flag and, in training, works from
-# the batch statistics it saved itself; outside training it refuses to run.
-BY_SOURCE = {
+# Nodes that no op sample makes: those of devices that this machine may lack, and BatchNorm's second backward. In
+# training they work from the batch statistics that forward saved; the GPU's second backward is always in training.
+BY_SOURCE: dict[str, dict[str, Any]] = {
     "CudnnBatchNormBackward0": {"running_mean": [{"training": True}], "running_var": [{"training": True}]},
     "MiopenBatchNormBackward0": {"running_mean": [{"training": True}], "running_var": [{"training": True}]},
+    "NativeBatchNormBackwardBackward0": {"running_mean": [{"train": True}], "running_var": [{"train": True}]},
+    "CudnnBatchNormBackwardBackward0": {"running_mean": "always", "running_var": "always"},
+    "MiopenBatchNormBackwardBackward0": {"running_mean": "always", "running_var": "always"},
 }
 
 

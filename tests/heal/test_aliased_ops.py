@@ -23,6 +23,11 @@ OPS: dict[str, Callable[[T], object]] = {
     "two by name": lambda x: x.addcmul_(tensor1=x, tensor2=x.detach()),
     "foreach": lambda x: torch._foreach_mul_([x], [x]),
     "exponent": lambda x: x.pow_(x.detach()),
+    "its own exponent": lambda x: x.pow_(x),
+    "its own exponent, by the operator": lambda x: x.__ipow__(x),
+    "its own exponent, foreach": lambda x: torch._foreach_pow_([x], [x]),
+    "its own exponent, a view": lambda x: x.hypot_(x.view(-1)),
+    "its own power of two": lambda x: x.ldexp_(x),
     "weight": lambda x: x.lerp_(torch.ones(3), x.detach()),
 }
 BEFORE: dict[str, Callable[[T], T]] = {

@@ -118,6 +118,42 @@ def dlpack() -> torch.Tensor:
     return x.grad
 
 
+@program(T([2.0, 4.0, 6.0]), "GM202", "stopped", numpy=True)
+def numpy_by_asarray() -> torch.Tensor:
+    x = leaf()
+    h = x.clone()
+    y = h * h
+    np.asarray(h.detach())[:] = 0
+    y.sum().backward()
+    return x.grad
+
+
+@program(T([2.0, 4.0, 6.0]), "GM202", "stopped", numpy=True)
+def numpy_by_ravel() -> torch.Tensor:
+    x = leaf()
+    h = x.clone()
+    y = h * h
+    np.ravel(h.detach())[:] = 0
+    y.sum().backward()
+    return x.grad
+
+
+def _set_to_nine(shared: torch.Tensor) -> None:
+    shared.fill_(9)
+
+
+@program(T([1.0, 1.0, 1.0]), "GM202", "stopped", numpy=True)
+def shared_memory_written_by_another_process() -> torch.Tensor:
+    x = leaf()
+    weights = torch.ones(3).share_memory_()
+    y = x * weights
+    other = torch.multiprocessing.get_context("fork").Process(target=_set_to_nine, args=(weights,))
+    other.start()
+    other.join()
+    y.sum().backward()
+    return x.grad
+
+
 @program(T([2.0, 4.0, 6.0]), "GM202", "healed")
 def storage_filled() -> torch.Tensor:
     x = leaf()
@@ -326,6 +362,53 @@ def module_hook_scales_in_place() -> torch.Tensor:
     return x.grad
 
 
+def _beside(w: torch.Tensor, joined: torch.Tensor) -> None:
+    ((joined + w) * T([1.0, 2.0, 3.0])).sum().backward()
+
+
+@program(T([1.0, 2.0, 3.0]), "GM207", "healed")
+def hook_scales_a_slice_that_cat_was_given() -> torch.Tensor:
+    x, y, z = leaf(), leaf(1.0), leaf(1.0, 2.0)
+    w = x * 1
+    y.register_hook(lambda grad: grad.add_(7))
+    _beside(w, torch.cat([y, z]))
+    return x.grad
+
+
+@program(T([1.0, 2.0, 3.0]), "GM207", "healed")
+def hook_scales_a_flattened_parameter() -> torch.Tensor:
+    x, y, z = leaf(), torch.ones(2, 1, requires_grad=True), leaf(1.0)
+    w = x * 1
+    y.register_hook(lambda grad: grad.mul_(2))
+    _beside(w, torch.cat([y.view(-1), z]))
+    return x.grad
+
+
+@program(T([1.0, 2.0, 3.0]), "GM207", "healed")
+def hook_scales_one_of_a_sum_over_a_stack() -> torch.Tensor:
+    x, y = leaf(), leaf()
+    y.register_hook(lambda grad: grad.mul_(2))
+    (torch.stack([x, y]).sum(0) * T([1.0, 2.0, 3.0])).sum().backward()
+    return x.grad
+
+
+@program(T([2.0, 2.0, 2.0]), "GM207", "healed")
+def hook_zeroes_the_number_that_two_sums_share() -> torch.Tensor:
+    x = leaf()
+    a, b = x * 2, x * 3
+    b.register_hook(lambda grad: grad.zero_())
+    (a.sum() + b.sum()).backward()
+    return x.grad
+
+
+@program(T([1.0, 2.0, 3.0]), "GM207", "healed")
+def backward_negates_a_slice_that_cat_was_given() -> torch.Tensor:
+    x, y, z = leaf(), leaf(1.0), leaf(1.0, 2.0)
+    w = x * 1
+    _beside(w, torch.cat([Reverse.apply(y), z]))
+    return x.grad
+
+
 # ----------------------------------------------------------------------- checkpoint
 
 
@@ -336,6 +419,28 @@ def _checkpointed(reentrant: bool) -> torch.Tensor:
     scale.fill_(5.0)
     y.sum().backward()
     return x.grad
+
+
+def _own_generator(reentrant: bool) -> torch.Tensor:
+    x, generator, drawn = leaf(), torch.Generator(), []
+    generator.manual_seed(3)
+
+    def region(t: torch.Tensor) -> torch.Tensor:
+        drawn.append(torch.rand(3, generator=generator))
+        return t * drawn[-1]
+
+    checkpoint(region, x * 1, use_reentrant=reentrant).sum().backward()
+    return x.grad / drawn[0]  # ones, if backward saw the numbers of forward
+
+
+@program(T([1.0, 1.0, 1.0]), "GM208", "stopped", numpy=True)
+def checkpoint_draws_from_its_own_generator() -> torch.Tensor:
+    return _own_generator(False)
+
+
+@program(T([1.0, 1.0, 1.0]), "GM208", "stopped", numpy=True)
+def checkpoint_draws_from_its_own_generator_reentrant() -> torch.Tensor:
+    return _own_generator(True)
 
 
 @program(T([8.0, 16.0, 24.0]), "GM208", "stopped")

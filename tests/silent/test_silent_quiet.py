@@ -388,6 +388,116 @@ def numpy_view_and_a_write_in_the_open() -> torch.Tensor:
     return x.grad
 
 
+def _hooked(hook: Callable[[torch.Tensor], object], shared: bool) -> torch.Tensor:
+    x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    a, b = y * 3, x * 2
+    b.register_hook(hook)
+    ((a + b) if shared else torch.cat([a, b])).pow(2).sum().backward()
+    return x.grad
+
+
+@quiet
+def hook_writes_what_is_there_already() -> torch.Tensor:
+    return _hooked(lambda grad: grad.nan_to_num_(), True) + _hooked(lambda grad: grad.clamp_(-99, 99), True)
+
+
+@quiet
+def hook_masks_nothing() -> torch.Tensor:
+    def hook(grad: torch.Tensor) -> None:
+        grad[grad.isnan()] = 0
+
+    return _hooked(hook, True)
+
+
+@quiet
+def hook_scales_a_slice_of_its_own() -> torch.Tensor:
+    """`cat` sends each input a slice: the others hold the same memory, and other bytes of it."""
+    return _hooked(lambda grad: grad.mul_(2), False)
+
+
+@quiet
+def hook_scales_the_real_part_of_a_gradient() -> torch.Tensor:
+    x = torch.linspace(-1, 1, 4).requires_grad_()
+    t = x * 1
+    t.register_hook(lambda grad: grad.mul_(2))
+    torch.fft.rfft(t).abs().sum().backward()
+    return x.grad
+
+
+@quiet
+def sparse_values_written_after_coalesce() -> torch.Tensor:
+    x = torch.tensor([0.5, 0.25, 2.0], requires_grad=True)
+    values = x * 1
+    sparse = torch.sparse_coo_tensor(
+        T([[0, 1, 2], [0, 1, 2]]), values, (3, 3), check_invariants=False
+    ).coalesce()
+    y = torch.sparse.mm(sparse, x[:, None])
+    values.mul_(3)
+    y.sum().backward()
+    return x.grad
+
+
+@quiet
+def batch_norm_steps_before_its_second_backward() -> torch.Tensor:
+    torch.manual_seed(0)
+    norm, x = nn.BatchNorm1d(3).double(), torch.randn(2, 8, 3, dtype=torch.float64)
+    w = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(norm(x[0] * w).pow(3).sum(), w, create_graph=True)
+    return torch.autograd.grad(norm(x[1] * (w - 0.1 * first)).pow(3).sum(), w)[0]
+
+
+class _Reversible(torch.autograd.Function):
+    """Frees its input, as reversible layers do."""
+
+    @staticmethod
+    def forward(ctx, x, on_ctx):  # type: ignore[no-untyped-def]
+        out = x.detach() * 2
+        ctx.size = x.untyped_storage().size()
+        x.untyped_storage().resize_(0)
+        if on_ctx:
+            ctx.x = x
+        else:
+            ctx.save_for_backward(x)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        (x,) = (ctx.x,) if "x" in vars(ctx) else ctx.saved_tensors
+        x.untyped_storage().resize_(ctx.size)
+        return grad * 2, None
+
+
+def _freed(size: int, on_ctx: bool) -> torch.Tensor:
+    w = torch.ones(size, requires_grad=True)
+    _Reversible.apply(w * 1, on_ctx).sum().backward()
+    return w.grad
+
+
+@quiet
+def storage_freed_before_it_is_kept() -> torch.Tensor:
+    return torch.cat([_freed(3, False), _freed(100_000, False)])
+
+
+@quiet
+def storage_freed_before_it_is_kept_on_ctx() -> torch.Tensor:
+    return torch.cat([_freed(3, True), _freed(100_000, True)])
+
+
+@quiet
+def storage_freed_and_filled_again() -> torch.Tensor:
+    """As sharded training does between forward and backward."""
+    x, p = torch.ones(100, requires_grad=True), torch.full((100,), 3.0)
+    y = x * p
+    storage, old = p.untyped_storage(), p.clone()
+    size = storage.size()
+    storage.resize_(0)
+    z = x * 2
+    storage.resize_(size)
+    p.data.copy_(old)
+    (y + z).sum().backward()
+    return x.grad
+
+
 @pytest.mark.parametrize("policy", ["watch", "heal"])
 @pytest.mark.parametrize("run", ALL, ids=lambda run: run.__name__)
 def test_quiet(run: Callable[[], torch.Tensor], policy: str) -> None:

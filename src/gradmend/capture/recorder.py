@@ -26,6 +26,8 @@ _CALLS_KEPT = 8192
 _address, _version = torch._C.TensorBase.data_ptr, edge.version
 _is_meta = torch._C.TensorBase.__dict__["is_meta"].__get__
 _number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+_transforming = torch._C._are_functorch_transforms_active
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _packed = edge.chosen("places", lambda tensors: None)
 
 # A written tensor: its address, its bytes from first to last, its version, and its layout in them if it has gaps.
@@ -54,6 +56,8 @@ class WriteRecord(NamedTuple):
 def _places(tensors: Sequence[torch.Tensor]) -> bytes | list[Place]:
     if tensors and _is_meta(tensors[0]):
         return b""  # the inside of a FakeTensor, which warns whoever asks where it lies
+    if _transforming() and any(map(_is_wrapped, tensors)):
+        return b""  # torch.func's wrappers have no address, and PyTorch's error costs a C++ backtrace
     try:
         packed: bytes | None = _packed(tensors)
     except RuntimeError:

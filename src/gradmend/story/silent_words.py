@@ -101,9 +101,10 @@ def _checkpoint(
     write: Write | None,
 ) -> str:
     facts = finding.facts
-    if facts.get("why") == "rng":
+    if facts.get("why") in RANDOM:
+        own = " from a generator of its own" if facts["why"] == "generator" else ""
         return (
-            f"the checkpointed region on {at(made, backward)} draws random numbers, and its recomputation in "
+            f"the checkpointed region on {at(made, backward)} draws random numbers{own}, and its recomputation in "
             f"{_needs(backward)} draws others: the gradient belongs to another forward"
         )
     if facts.get("why") == "write":
@@ -130,7 +131,7 @@ def notes(finding: SilentFinding, also: Frame | None, backward: Frame | None) ->
             f"{counted(facts['edited'], 'element')} {'was' if facts['edited'] == 1 else 'were'} changed; the gradient that arrives there is not zero for {facts['wrong']}. "
             "Gradmend stops under heal() too: an edit has no old value to give back, it must become part of the graph"
         )
-    if finding.rule == "GM208" and facts.get("why") != "rng":
+    if finding.rule == "GM208" and facts.get("why") not in RANDOM:
         told.append(
             "heal() stops here too: the old value is read by a forward that runs again, not handed to a backward"
         )
@@ -141,9 +142,14 @@ def notes(finding: SilentFinding, also: Frame | None, backward: Frame | None) ->
     return tuple(told)
 
 
-RANDOM = "let checkpoint put the random state back: `preserve_rng_state=True`, which is its default"
+# By why a region draws other numbers: what to do.
+RANDOM = {
+    "rng": "let checkpoint put the random state back: `preserve_rng_state=True`, which is its default",
+    "generator": "draw the numbers before the region and pass them in, or set the generator's state at its start: "
+    "`preserve_rng_state` restores PyTorch's global generators only",
+}
 
 
 def helps(rule: str, why: object = None) -> tuple[str, ...]:
     explained = f"`gradmend explain {rule}` tells more"
-    return (RANDOM, explained) if why == "rng" else (explained,)
+    return (RANDOM[str(why)], explained) if why in RANDOM else (explained,)

@@ -21,7 +21,7 @@ from gradmend.capture.memory.layouts import layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
 
 # Nodes whose output is a view of their input: an edit of the one is an edit of the other.
-_VIEW = re.compile(
+VIEWS = re.compile(
     r"(View|UnsafeView|ReshapeAlias|Transpose|T|Mt|H|Permute|Select|Slice|Squeeze|Unsqueeze|Expand|Split|SplitWithSizes|"
     r"UnsafeSplit|Unbind|Chunk|Alias|Diagonal|Unfold|AsStrided|Narrow|ViewAsReal|ViewAsComplex)Backward\d+"
 )
@@ -67,7 +67,7 @@ def _uses(
         number = node._sequence_nr()
         if edit.shows_in(number):
             found.append(_Use(node, place, views))
-        elif number < edit.number and _VIEW.fullmatch(
+        elif number < edit.number and VIEWS.fullmatch(
             node.name()
         ):  # a view made before the edit shows it too
             for other in [k for k in users if k[0] == number and k[1] == node.name()]:

@@ -54,8 +54,8 @@ def table_of(page: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
 def is_read(node: Any, slot: str | None, device: str = "cpu") -> bool:
     """Does this node's backward look at the values in this slot? True wherever we can't tell.
 
-    The table was measured on the CPU; kernels of other devices may read what the CPU's ignore, so for those
-    only what a `training` flag decides is trusted: BatchNorm's running statistics.
+    The table was measured on the CPU. Kernels of other devices may read what the CPU's ignore, so for those it is
+    only trusted on BatchNorm's running statistics in training.
     """
     if slot is None:
         return True
@@ -65,8 +65,27 @@ def is_read(node: Any, slot: str | None, device: str = "cpu") -> bool:
     return not any(
         all(type(have := _feature(node, k)) is type(v) and have == v for k, v in condition.items())
         for condition in slots.get(slot.partition("[")[0], ())
-        if device == "cpu" or "training" in condition
+        if device == "cpu" or (slot.startswith("running_") and condition in _IN_TRAINING)
     )
+
+
+_IN_TRAINING: tuple[Condition, ...] = ({"training": True}, {"train": True}, {})
+
+
+# Slots whose sparse tensor only says where the entries are. Measured: tests/capture/graph/test_reads.py.
+_PLACES_ONLY = {
+    "SparseCooTensorWithDimsAndTensorsBackward0": "result",
+    "SparseCompressedTensorBackward0": "result",
+    "ToDenseBackward0": "self",
+    "ValuesBackward0": "self",
+    "SparseMaskBackward0": "mask",
+    "SparseSumBackward0": "self",
+}
+
+
+def reads_places_only(node: Any, slot: str | None) -> bool:
+    """Whether this node's backward reads the places of the sparse tensor in this slot, and not its values."""
+    return slot is not None and _PLACES_ONLY.get(node.name()) == slot
 
 
 _UNKNOWN = "?"  # equals no value that a condition asks for

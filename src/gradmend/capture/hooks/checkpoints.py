@@ -68,6 +68,9 @@ class Region:
         self.training: dict[tuple[str, int], tuple[bool, Raw]] = {}  # of norms, and which call of them
         self.rng = _random_state()
         self.draws = False
+        self.generators: dict[
+            torch.Generator, bytes
+        ] = {}  # of the program's own: the state that the first run found
 
     def finish(self) -> None:
         self.draws = _random_state() != self.rng
@@ -98,6 +101,11 @@ def _random_state() -> bytes:
     if not getattr(module, "is_initialized", bool)() or not hasattr(module, "get_rng_state"):
         return state
     return state + bytes(_Base.numpy(module.get_rng_state()))
+
+
+def _state_of(generator: torch.Generator) -> bytes:
+    with unseen():
+        return bytes(_Base.numpy(generator.get_state()))
 
 
 def _tensors(args: Any, place: int = 0) -> Iterator[tuple[int, torch.Tensor]]:
@@ -138,6 +146,8 @@ class _Reader(TorchFunctionMode):
             or (name == "__float__" and file == _BATCH_NORM)
         ):
             return func(*args, **kwargs)
+        if (generator := kwargs.get("generator")) is not None:
+            self.generator(generator)
         found = [*_tensors(args), *_tensors(kwargs.values(), 1000)]
         if name in _SHAPE_OF_SECOND:
             found = found[:1]
@@ -212,6 +222,10 @@ class _Reader(TorchFunctionMode):
     def training(self, name: str, which: int, now: bool) -> None:
         self.region.training[name, which] = now, raw_here()
 
+    def generator(self, generator: torch.Generator) -> None:
+        if generator not in self.region.generators:
+            self.region.generators[generator] = _state_of(generator)
+
 
 class _Again(_Reader):
     """The second run: tensors in the place of others, and other numbers."""
@@ -220,6 +234,7 @@ class _Again(_Reader):
         super().__init__(region)
         self.raw = calls.where()
         self.numbers = iter(region.numbers)
+        self.generators = dict(region.generators)
 
     def before_write(self, *_: Any) -> list[torch.Tensor]:
         return []
@@ -245,6 +260,11 @@ class _Again(_Reader):
         elif was != now and not _same(was, now):
             first, then = f"{name} with {_say(was, now)}", f"runs it with {_say(now, was)}"
             self.region.stop("number", raw, self.raw, first, then, op=name)
+
+    def generator(self, generator: torch.Generator) -> None:
+        was = self.generators.pop(generator, None)
+        if was is not None and was != _state_of(generator):
+            self.region.stop("generator", self.region.raw, self.raw)
 
     def training(self, name: str, which: int, now: bool) -> None:
         was, raw = self.region.training.get((name, which), (now, ()))

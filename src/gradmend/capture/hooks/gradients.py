@@ -16,14 +16,17 @@ from typing import Any
 import torch
 from torch._C import TensorBase as _Base
 
-from gradmend.capture.edits.arrivals import sibling
+from gradmend.capture.edits.arrivals import VIEWS, sibling
 from gradmend.capture.graph import calls
+from gradmend.capture.graph.incoming import senders
+from gradmend.capture.graph.nodes import current, edges
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write, made_write
 from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.ledger.version_steps import Steps, identity, key_of
 from gradmend.capture.memory.layouts import Layout, layout_of, physical
+from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps import hub
 
@@ -33,21 +36,63 @@ _engine: Any = torch.autograd.Variable._execution_engine
 _C: Any = torch._C._autograd
 _alone: dict[str, int] = {}  # kind of receiver -> holders of a gradient that nobody else has
 _measuring: dict[str, int] | None = None
-_HOLDERS_OF_BASE = 2  # its view, and the Python object that we look through
+_STORAGE_AND_BASE, _OBJECT_OF_BASE = 2, 1  # the Python objects that we look through, and the base itself
+_storage_count = torch._C._storage_Use_Count
+# Nodes that send each input a part of the gradient that is its own, and nodes that hand on the gradient they got.
+_JOINING = frozenset({"CatBackward0", "StackBackward0"})
+_PASSING = frozenset({"AddBackward0", "SubBackward0", "CloneBackward0", "SumBackward0", "SumBackward1"})
 
 
 def _holders(kind: str, grad: torch.Tensor) -> int:
-    """How many hold this gradient beside the one that is given it now."""
-    base = _alone.get(kind)
-    if base is None:
+    """How many others hold this gradient's memory: the very tensor, its base, or another view of that."""
+    alone = _alone.get(kind)
+    if alone is None:
         return 0
     call = calls.current()
-    # The engine holds the gradient that backward() itself was given until the end.
-    by_engine = 1 if call is not None and identity(grad) in call.seeds else 0
-    extra = _count(grad) - base - by_engine
-    if extra <= 0 and grad._is_view() and grad._base is not None and grad._base.numel() == grad.numel():
-        extra = _count(grad._base) - _HOLDERS_OF_BASE - by_engine
-    return max(extra, 0)
+    seeds = call.seeds if call is not None else ()  # the engine holds what backward() was given until the end
+    extra = _count(grad) - alone - (identity(grad) in seeds)
+    base = grad._base
+    if extra > 0 or base is None or not key_of(grad):
+        return max(extra, 0)
+    views = _storage_count(_Base.untyped_storage(grad)._cdata) - _STORAGE_AND_BASE
+    # A view across dtypes refers to its base twice: once for each direction of differentiation.
+    refs = views + (base.is_complex() != grad.is_complex())
+    whole = _count(base) - _OBJECT_OF_BASE - refs - (identity(base) in seeds)
+    return max(whole, 0) or max(views - 1, 0)
+
+
+def _overlaps(grad: torch.Tensor) -> bool:
+    """Whether one of the others that hold this memory holds some of the same bytes.
+
+    A view of all of its base shares them with whoever holds that memory. Of a part, the graph tells: `cat` and `stack` send
+    each input a slice of its own, and what was there before them is shared if it went to somebody else as well.
+    """
+    base = grad._base
+    if base is None or grad.numel() >= base.numel():
+        return True
+    node = current()
+    reached, todo = set(), [] if node is None else [node]
+    while todo:
+        node = todo.pop()
+        reached.add(node)
+        for sender in senders(node):
+            name = sender.name()
+            if name not in _JOINING and _branches(sender) > 1:
+                return True
+            if (name in _JOINING or name in _PASSING or VIEWS.fullmatch(name)) and sender not in reached:
+                todo.append(sender)
+    return False
+
+
+def _branches(node: Any) -> int:
+    return sum(below is not None for below, _ in edges(node))
+
+
+def _is_changed(now: torch.Tensor, was: torch.Tensor) -> bool:
+    if now.layout is not torch.strided or now.shape != was.shape or now.dtype != was.dtype:
+        return True
+    with torch.no_grad():
+        return not same_bytes(physical(_Base.detach(now)), physical(_Base.detach(was)))
 
 
 class _Seen:
@@ -122,15 +167,19 @@ def _run(
     scope = scopes.current()
     if scope is None or scope.plain:
         return call(given), given
-    shared = [g for kind, g in grads if _holders(kind, g) > 0]
+    shared = {id(g): g for kind, g in grads if _holders(kind, g) > 0}
     if not shared:
         return call(given), given
+    harmful = any([_overlaps(g) for g in shared.values()])
+    copies = {key: _Base.clone(g) for key, g in shared.items()}
     if scope.policy == "heal":
-        given = [_Base.clone(g) if any(g is s for s in shared) else g for g in given]
-        shared = [g for g in given if isinstance(g, torch.Tensor)]
-    with _Seen(shared) as seen:
+        given = [copies.get(id(g), g) for g in given]
+        watched = [g for g in given if isinstance(g, torch.Tensor)]
+    else:
+        watched = list(shared.values())
+    with _Seen(watched) as seen:
         result = call(given)
-    if seen.written is not None:
+    if seen.written is not None and harmful and any(_is_changed(shared[key], copies[key]) for key in shared):
         _harm(scope, who, seen.written)
     return result, given
 

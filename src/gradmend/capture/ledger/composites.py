@@ -107,6 +107,10 @@ class Pieces:
         self.stepped = False  # its version counter, since it was saved
         self._count_as_one()
 
+    def are_values(self, part: Save) -> bool:
+        """Whether this part is the values of a sparse tensor."""
+        return self.whole.handle.layout in _PARTS and part is self.parts[0]
+
     def _count_as_one(self) -> None:
         """A Write to a part may step the counter of the whole: that is no step unseen."""
         self._ledger.settle()

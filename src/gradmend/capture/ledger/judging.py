@@ -81,18 +81,21 @@ def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
 
 def _judged(ledger: Ledger, save: Save, packed: object, known: bool) -> torch.Tensor:
     handle, scope = save.handle, save.scope
-    value = ledger.value(save)
+    freed = save.print == escapes.FREED  # when it was saved: there is no value to compare with
+    value = None if freed else ledger.value(save)
     if value is not None and known:
         finding = Finding(ledger, save, None, changed=True, read=True, moved=True, cause="write")
         if counted(scope.healed, save, finding.first):
             return value
-    gone = shrunk(save)
+    gone = not freed and shrunk(save)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
     moved = (save.moved() or (isinstance(packed, Pieces) and packed.stepped)) and not save.unchecked
     cause: Cause = "write"
     if save.uncredited() or (gone and value is None):
         cause, changed = "left" if _since_left(save) else "unknown", True
-    elif save.print is not None and save.print != escapes.fingerprint(handle if value is None else value):
+    elif not (
+        freed or save.print is None or save.print == escapes.fingerprint(handle if value is None else value)
+    ):
         cause, changed = "left" if _since_left(save) and save.escape is None else "foreign", True
     if not (changed or moved or save.swaps):
         return handle
@@ -102,6 +105,8 @@ def _judged(ledger: Ledger, save: Save, packed: object, known: bool) -> torch.Te
         if node is not None:
             slot = reads.slot_of(node, save if packed is None else packed)
             read = reads.is_read(node, slot, handle.device.type)
+            if isinstance(packed, Pieces) and packed.are_values(save) and reads.reads_places_only(node, slot):
+                read = False
         if not changed and save.swaps and not _is_result(slot) and not _same_tensor(_under(save), handle):
             cause, changed = "swap", True
         if not (

@@ -100,7 +100,7 @@ class Ledger:
         save.original = _ref(t)
         try:
             storage = _storage_of(t)
-            foreign = not storage.resizable()
+            foreign = not storage.resizable() or storage.is_shared()  # look() knows those of a GPU apart
             if type(t) not in PLAIN and _is_hollow(t, storage):
                 return save
         except RuntimeError:
@@ -217,7 +217,7 @@ class Ledger:
             return timeline, 0
         if create:
             return self._timeline(key), 0
-        if _escaped or not storage.resizable():
+        if _escaped or escapes.is_foreign(storage):
             return self._by_address(storage)
         return None
 
@@ -304,7 +304,8 @@ class Ledger:
         Their counter has stepped since, or is not that of the target `t` (`x.data.mul_(x)`): a result is saved after the step, as `t`.
         """
         entered = [save for ref in timeline.entered if (save := ref()) is not None]
-        born = [s for s in entered if s.tick > write.tick and (s.moved() or not _is_result_of(s, t))]
+        taken = [save for save in entered if save.tick > write.tick]
+        born = [s for s in taken if s.moved() or not _is_result_of(s, t)]
         if not born:
             return
         timeline.settle()
@@ -318,6 +319,9 @@ class Ledger:
         now = self.tick()
         timeline.undo.retick(write.tick, now)
         write.tick = now
+        for save in taken:
+            if save not in born:  # the op's own result (`t.pow_(t)` saves both): newer than its Write
+                save.tick = timeline.newest = self.tick()
 
     def steps_ahead(self, tensors: Sequence[torch.Tensor]) -> None:
         """The version counters of these are about to step once for each, and nothing is written: `ctx.mark_dirty`."""

@@ -210,10 +210,19 @@ def _after(pending: Pending) -> None:
 
 
 def told(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
-    """A write has happened, for those who only listen."""
-    if "listeners" in _awake:
-        for listener in listeners:
-            listener(op, targets, how)
+    """Reports a write that has happened to the listeners."""
+    if "listeners" not in _awake:
+        return
+    if overridden(targets):
+        with unheard():  # an uninitialized parameter refuses every question, a logging subclass records it
+            _notify(op, targets, how)
+    else:
+        _notify(op, targets, how)
+
+
+def _notify(op: str, targets: Sequence[torch.Tensor], how: str) -> None:
+    for listener in listeners:
+        listener(op, targets, how)
 
 
 def heard(

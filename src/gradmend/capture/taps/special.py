@@ -49,7 +49,7 @@ def _taps() -> tuple[tuple[Any, str, Callable[[Any, str], Any]], ...]:
         (top, "set_", _swapping),
         (top, "_make_subclass", _made_subclass),
         (top, "detach_", _detaching_itself),
-        (top, "numpy untyped_storage data_ptr storage __dlpack__", _escaping),
+        (top, "numpy __array__ untyped_storage data_ptr storage __dlpack__", _escaping),
         (packs, "to_dlpack", _escaping),
         (torch, "to_dlpack", _escaping),
         (torch._C, "_to_dlpack", _escaping),
@@ -69,13 +69,16 @@ def _data_property(slot: Any, name: str) -> property:
     def set_(self: torch.Tensor, new: torch.Tensor) -> None:
         if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
-        done = hub.LEDGER.swapped(self, ".data =")
-        old = live_edits.swapping(self)
+        over = overridden(self)
+        with hub.unheard() if over else nullcontext():
+            done = hub.LEDGER.swapped(self, ".data =")
+            old = live_edits.swapping(self)
         slot.__set__(self, new)
-        live_edits.alias_by_leaf(new)
-        done()
-        if old is not None:
-            live_edits.swapped(self, old)
+        with hub.unheard() if over else nullcontext():
+            live_edits.alias_by_leaf(new)
+            done()
+            if old is not None:
+                live_edits.swapped(self, old)
         hub.told(".data =", (self,), "metadata")
 
     return property(get, set_, slot.__delete__)
