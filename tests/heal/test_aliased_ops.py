@@ -88,13 +88,14 @@ with gradmend.heal():
     with Squares() as mode:
         x.add_(1)
     (s + mode.sum + x.sum()).backward()
+assert a.grad.tolist() == [5, 5, 7], a.grad
 """
 
 
 def test_a_mode_that_saves_before_it_lets_the_write_through() -> None:
-    """Nothing holds what it saved: the program stops. In a process of its own, for what a failed backward leaves behind."""
+    """In a process of its own, for what a failed backward leaves behind."""
     done = warm.run([sys.executable, "-c", MODE], timeout=300)
-    assert done.returncode == 1 and "ConflictError" in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
 
 
 class Where:

@@ -155,6 +155,7 @@ class Audit:
         seeds = tuple(None if g is None else g.detach().clone() for g in grads)
         got: dict[int, torch.Tensor] = {}
         hooks = [_catch(t, i, got) for i, t in enumerate(targets) if kwargs.get("accumulate_grad")]
+        fresh = [i for i, leaf in enumerate(targets) if hooks and _is_fresh(leaf)]
         as_it_began = random_states()
         try:
             with self._watching.scope.as_pytorch():
@@ -165,6 +166,9 @@ class Audit:
         finally:
             for hook in hooks:
                 hook.remove()
+        for i in fresh:  # another branch may have written to the memory since it arrived
+            if i in got and (now := targets[i].grad) is not None:
+                got[i] = now.detach().clone()
         if not kwargs.get("accumulate_grad"):
             got = {i: g for i, g in enumerate(result) if g is not None}
         try:
@@ -228,6 +232,11 @@ class Audit:
             if gap > 0:
                 leaf.wrong += 1
                 leaf.worst = max(leaf.worst, gap)
+
+
+def _is_fresh(leaf: Any) -> bool:
+    """Whether all of this leaf's `.grad` will be of the backward that starts now."""
+    return isinstance(leaf, torch.Tensor) and leaf.grad is None and not leaf._post_accumulate_grad_hooks
 
 
 def _is_traced(outputs: Any) -> bool:

@@ -39,10 +39,6 @@ def _by_base_method(t):
     plain_zero_(t)
 
 
-def _by_variable_functions(t):
-    torch._C._VariableFunctions.neg_(t)
-
-
 def _by_fx(t):
     def body(t):
         return t.mul_(2.0)
@@ -56,7 +52,6 @@ UNSEEN = [
     _by_held_method,
     _by_held_op,
     _by_base_method,
-    _by_variable_functions,
 ]
 
 

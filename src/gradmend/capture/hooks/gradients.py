@@ -89,7 +89,7 @@ def _branches(node: Any) -> int:
 
 
 def _is_changed(now: torch.Tensor, was: torch.Tensor) -> bool:
-    if now.layout is not torch.strided or now.shape != was.shape or now.dtype != was.dtype:
+    if not key_of(now) or now.layout is not torch.strided or now.shape != was.shape or now.dtype != was.dtype:
         return True
     with torch.no_grad():
         return not same_bytes(physical(_Base.detach(now)), physical(_Base.detach(was)))
@@ -170,7 +170,7 @@ def _run(
     shared = {id(g): g for kind, g in grads if _holders(kind, g) > 0}
     if not shared:
         return call(given), given
-    harmful = any([_overlaps(g) for g in shared.values()])
+    harmful = any(_overlaps(g) for g in shared.values())
     copies = {key: _Base.clone(g) for key, g in shared.items()}
     if scope.policy == "heal":
         given = [copies.get(id(g), g) for g in given]

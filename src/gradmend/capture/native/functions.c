@@ -1,6 +1,6 @@
 /* A function of a torch namespace (`torch.relu_`, `F.linear`), as taps/wrappers.py makes it in Python. It is a builtin
-   like the one that it stands for, with that one's name, owner and documentation, so that whoever looks at it, pickles
-   it or makes it an attribute of a class finds what torch made. */
+   like the one that it replaces, with that one's name, owner and documentation, and equal to it, so that whoever looks
+   at it, looks it up in a table, pickles it or makes it an attribute of a class finds what torch made. */
 
 #include "native.h"
 
@@ -13,7 +13,6 @@ typedef struct {
     PyObject *original;
     PyObject *slow;       /* the tap in Python, for when somebody listens */
     PyObject *awake;      /* the set of those who do */
-    PyObject *overridden; /* whether one of the arguments, or a mode, does */
 } Function;
 
 /* One that writes its arguments. */
@@ -43,13 +42,8 @@ makes(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwname
 {
     Function *tap = (Function *)callable;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (kwnames == NULL || !has_out(args, n, kwnames) || nobody(tap->awake)) {
-        int over = truth(PyObject_Vectorcall(tap->overridden, args, n, NULL));
-        if (over <= 0) {
-            return over < 0 ? NULL : PyObject_Vectorcall(tap->original, args, nargsf, kwnames);
-        }
-    }
-    return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    int heard = kwnames != NULL && has_out(args, n, kwnames) && !nobody(tap->awake);
+    return PyObject_Vectorcall(heard ? tap->slow : tap->original, args, nargsf, kwnames);
 }
 
 /* As Tap_dealloc(); what it has as a builtin goes as that of one. */
@@ -57,7 +51,7 @@ static void
 Function_dealloc(PyObject *self)
 {
     Function *tap = (Function *)self;
-    PyObject *owned[] = {tap->original, tap->slow, tap->awake, tap->overridden};
+    PyObject *owned[] = {tap->original, tap->slow, tap->awake};
     PyObject_GC_UnTrack(tap);
     drop_all(owned, sizeof(owned) / sizeof(*owned));
     PyCFunction_Type.tp_dealloc(self);
@@ -66,9 +60,9 @@ Function_dealloc(PyObject *self)
 static PyObject *
 Function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *original, *slow, *awake, *overridden;
+    PyObject *original, *slow, *awake, *home;
     int writing;
-    if (!PyArg_ParseTuple(args, "O!OO!Op", &PyCFunction_Type, &original, &slow, &PySet_Type, &awake, &overridden,
+    if (!PyArg_ParseTuple(args, "O!OO!Op", &PyCFunction_Type, &original, &slow, &PySet_Type, &awake, &home,
                           &writing))
     {
         return NULL;
@@ -82,31 +76,14 @@ Function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (tap != NULL) {
         tap->base.m_ml = like->m_ml;
         tap->base.m_self = Py_XNewRef(like->m_self);
-        tap->base.m_module = Py_XNewRef(like->m_module);
+        /* A graph that outlives the scope writes it down by its module: torch would search for one that has this object. */
+        tap->base.m_module = Py_NewRef(like->m_module == NULL || like->m_module == Py_None ? home : like->m_module);
         tap->base.vectorcall = writing ? writes : makes;
         tap->original = Py_NewRef(original);
         tap->slow = Py_NewRef(slow);
         tap->awake = Py_NewRef(awake);
-        tap->overridden = Py_NewRef(overridden);
     }
     return (PyObject *)tap;
-}
-
-/* One is itself only: a builtin equals each that has its owner and its code, and tables of torch's functions would take
-   a tap for its original. */
-static Py_hash_t
-Function_hash(PyObject *self)
-{
-    return PyBaseObject_Type.tp_hash(self);
-}
-
-static PyObject *
-Function_compare(PyObject *self, PyObject *other, int op)
-{
-    if (op != Py_EQ && op != Py_NE) {
-        Py_RETURN_NOTIMPLEMENTED;
-    }
-    return PyBool_FromLong((self == other) == (op == Py_EQ));
 }
 
 static PyObject *
@@ -145,8 +122,6 @@ PyTypeObject FunctionType = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(PyCFunctionObject, vectorcall),
     .tp_call = PyVectorcall_Call,
-    .tp_hash = Function_hash,
-    .tp_richcompare = Function_compare,
     .tp_dealloc = Function_dealloc,
     .tp_new = Function_new,
     .tp_methods = Function_methods,

@@ -1,5 +1,6 @@
-/* A method of torch.Tensor, as taps/wrappers.py makes it in Python: while nobody listens it passes its call on; else it
-   hands the call of a plain tensor to `heard`, and any other to the tap in Python. */
+/* A method of torch.Tensor, as taps/wrappers.py makes it in Python. While nobody listens it calls torch's own. Else it
+   gives the call of a plain tensor to `heard`, and any other to the tap in Python. It equals what it replaces, so that
+   a program's tables of torch's methods find it, and it is pickled as that. */
 
 #include "native.h"
 
@@ -11,7 +12,7 @@ typedef struct {
     PyObject *original;   /* torch's own */
     PyObject *slow;       /* the tap in Python */
     PyObject *overridden; /* whether a mode overrides */
-    PyObject *heard;      /* (original, op, how, args, kwargs) -> what the call gives */
+    PyObject *heard;      /* (original, op, how, args, kwargs) -> what the call gives; None: all calls go to `slow` */
     PyObject *op, *how;
     PyObject *dict, *weakrefs;
 } Tap;
@@ -40,10 +41,6 @@ way_to(PyObject *original)
     }
     return PyObject_Vectorcall;
 }
-
-/* The thread that passes a call on. A mode is told of it by the name that torch looks up then: see Tap_get(). To ask
-   before each call whether there is a mode would cost several times what the rest of the tap does. */
-static PyThreadState *passing;
 
 /* Somebody listens, or might override. */
 static PyObject *
@@ -76,33 +73,79 @@ static PyObject *
 Tap_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Tap *tap = (Tap *)callable;
+    if (tap->heard == Py_None) {
+        return PyObject_Vectorcall(tap->slow, args, nargsf, kwnames);
+    }
     if (!nobody(tap->awake) || PyVectorcall_NARGS(nargsf) == 0 || !is_plain(args[0])) {
         return Tap_heard(tap, args, nargsf, kwnames);
     }
-    passing = PyThreadState_Get();
-    PyObject *out = tap->pass(tap->original, args, nargsf, kwnames);
-    passing = NULL;
-    return out;
-}
-
-/* `torch.Tensor.add_`: inspect and others expect a function. Torch itself looks it up too when a call meets a mode, and
-   a mode knows the original: the first look while a call is passed on is torch's. */
-static PyObject *
-Tap_of_class(Tap *tap)
-{
-    if (passing == NULL || passing != PyThreadState_Get()) {
-        return Py_NewRef(tap->slow);
-    }
-    passing = NULL;
-    int over = truth(PyObject_CallOneArg(tap->overridden, Py_None));
-    return over < 0 ? NULL : Py_NewRef(over ? tap->original : tap->slow);
+    return tap->pass(tap->original, args, nargsf, kwnames);
 }
 
 static PyObject *
 Tap_get(PyObject *self, PyObject *obj, PyObject *Py_UNUSED(type))
 {
-    return obj == NULL || obj == Py_None ? Tap_of_class((Tap *)self) : PyMethod_New(self, obj);
+    return obj == NULL || obj == Py_None ? Py_NewRef(self) : PyMethod_New(self, obj);
 }
+
+static Py_hash_t
+Tap_hash(PyObject *self)
+{
+    return PyObject_Hash(((Tap *)self)->original);
+}
+
+static PyObject *
+Tap_compare(PyObject *self, PyObject *other, int op)
+{
+    if (op != Py_EQ && op != Py_NE) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    PyObject *theirs = Py_TYPE(other) == &TapType ? ((Tap *)other)->original : other;
+    return PyObject_RichCompare(((Tap *)self)->original, theirs, op);
+}
+
+static PyObject *
+Tap_repr(PyObject *self)
+{
+    return PyObject_Repr(((Tap *)self)->original);
+}
+
+static PyObject *
+Tap_reduce(PyObject *self, PyObject *protocol)
+{
+    Tap *tap = (Tap *)self;
+    if (!PyFunction_Check(tap->original)) {
+        return PyObject_CallMethod(tap->original, "__reduce_ex__", "O", protocol);
+    }
+    /* Python pickles a function by its name, under which there is this tap, or the original once the scope is left. */
+    PyObject *look_up = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
+    return Py_BuildValue("O(OO)", look_up, plain_classes[0], tap->op);
+}
+
+static PyObject *
+Tap_copy(PyObject *self, PyObject *Py_UNUSED(memo))
+{
+    return Py_NewRef(self);
+}
+
+/* What the original has and a tap has not: `__objclass__`, `__text_signature__`. */
+static PyObject *
+Tap_getattr(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        found = PyObject_GetAttr(((Tap *)self)->original, name);
+    }
+    return found;
+}
+
+static PyMethodDef Tap_methods[] = {
+    {"__reduce_ex__", Tap_reduce, METH_O, NULL},
+    {"__copy__", Tap_copy, METH_NOARGS, NULL},
+    {"__deepcopy__", Tap_copy, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 /* A tap is made once, for good: the collector need not look at it. */
 static void
@@ -155,9 +198,13 @@ PyTypeObject TapType = {
     .tp_descr_get = Tap_get,
     .tp_dealloc = Tap_dealloc,
     .tp_new = Tap_new,
+    .tp_methods = Tap_methods,
     .tp_getset = Tap_attributes,
+    .tp_hash = Tap_hash,
+    .tp_richcompare = Tap_compare,
+    .tp_repr = Tap_repr,
     .tp_weaklistoffset = offsetof(Tap, weakrefs),
     .tp_dictoffset = offsetof(Tap, dict),
-    .tp_getattro = PyObject_GenericGetAttr,
+    .tp_getattro = Tap_getattr,
     .tp_setattro = PyObject_GenericSetAttr,
 };

@@ -18,31 +18,9 @@ from typing import Any
 
 import torch
 
-# Compiled taps: Dynamo can't look into them, and need not, since all they do when traced is pass a call on.
+# Taps that Dynamo can't look into, and need not: all they do while it traces is to call the original.
 opaque: list[Callable[..., Any]] = []
-# Compiled functions, with what Dynamo shall trace in their place: torch's own.
-_inlined: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
 after_dynamo: list[Callable[[], None]] = []  # called once it is loaded, while the taps are on
-_taught = 0  # so many of these are known to Dynamo
-
-
-def stands_for(tap: Callable[..., Any], original: Callable[..., Any]) -> None:
-    """Dynamo shall trace a call of this compiled tap as one of the original."""
-
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs)
-
-    _inlined.append((tap, traced))
-
-
-def teach() -> None:
-    """Tell Dynamo, if the program has it, what the compiled taps stand for."""
-    global _taught
-    if "torch._dynamo" in sys.modules:
-        while _taught < len(_inlined):
-            tap, traced = _inlined[_taught]
-            _taught += 1
-            torch.compiler.substitute_in_graph(tap, skip_signature_check=True)(traced)
 
 
 class DynamoImport(MetaPathFinder):
@@ -80,7 +58,6 @@ def fill() -> None:
     if dynamo is not None:
         for tap in opaque:
             dynamo.allow_in_graph(tap)
-        teach()
     if rules is not None:
         for name in ("get_torch_obj_rule_map", "get_tensor_method"):
             getattr(rules, name, tuple)()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain, starmap
-from types import BuiltinFunctionType, ModuleType
+from types import BuiltinFunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -71,8 +71,8 @@ def _functions() -> Iterator[Patch]:
                 continue
             if id(value) not in made:
                 made[id(value)] = wrappers.function(value, op, ops[op])
-            if not isinstance(space, ModuleType) and not hasattr(space, "__dict__"):
-                continue  # an instance of a builtin class takes no attribute; its module has the name too
+            if space is torch._C._VariableFunctions:
+                continue  # switch.py puts all that torch has of it on its class
             yield Patch(space, name, made[id(value)])
 
 

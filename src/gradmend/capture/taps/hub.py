@@ -105,7 +105,10 @@ def before(
     kwargs: Mapping[str, Any] | None = None,
     how: str = "data",
 ) -> Pending | None:
-    if overridden(targets) or _modes():
+    over = overridden(targets)
+    if over and len(_awake) == 1 and "listeners" in _awake:
+        return None  # the recorder hears of it when a `__torch_function__` calls the op that it was given
+    if over or _modes():
         return _overlooked(_before, (op, targets, args, kwargs, how))
     return _before(op, targets, args, kwargs, how)
 

@@ -13,7 +13,7 @@ import torch
 
 from gradmend.capture.taps import hub
 from gradmend.capture.taps.schemas import gather
-from gradmend.capture.taps.wrappers import Func, dress
+from gradmend.capture.taps.stand_ins import Func, standing
 
 _KINDS: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 _known: dict[int, tuple[Any, bool]] = {}  # by the function, which is held: whether it writes in place
@@ -22,10 +22,12 @@ _MOST_KNOWN = 4096
 
 def patches() -> Iterator[tuple[Any, str, Func]]:
     for kind in _KINDS:
-        yield kind, "__call__", _tapped(kind.__dict__["__call__"])
+        yield kind, "__call__", _tapped(kind)
 
 
-def _tapped(original: Any) -> Func:
+def _tapped(kind: Any) -> Func:
+    original = kind.__dict__["__call__"]
+
     def tap(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not hub.awake or hub.compiling() or not _writes(self):
             return original(self, *args, **kwargs)
@@ -35,7 +37,7 @@ def _tapped(original: Any) -> Func:
         pending = hub.before(f"{self.name} (scripted)", targets) if targets else None
         return hub.carry(pending, original, (self, *args), kwargs)
 
-    return dress(tap, original)
+    return standing(kind, original, tap)
 
 
 def _writes(function: Any) -> bool:

@@ -16,7 +16,8 @@ from torch._C import TensorBase as Base
 from gradmend.capture.ledger import scopes
 from gradmend.capture.memory.layouts import PLAIN
 from gradmend.capture.taps import hub
-from gradmend.capture.taps.wrappers import Func, dress, overridden
+from gradmend.capture.taps.stand_ins import Func, standing
+from gradmend.capture.taps.wrappers import overridden
 
 # The backward of a single view fills a whole gradient with zeros: so many bytes in all, then views stay as torch makes them.
 _MOST_FILLED = 1 << 28
@@ -28,7 +29,8 @@ def patches() -> Iterator[tuple[Any, str, Func]]:
         for owner in (torch.Tensor, torch):
             # torch.split is Python that calls Tensor.split
             if name != "split" or owner is torch.Tensor:
-                yield owner, name, _tapped(getattr(owner, name), name)
+                original = getattr(owner, name)
+                yield owner, name, standing(owner, original, _tapped(original, name))
 
 
 def _tapped(original: Func, name: str) -> Func:
@@ -43,7 +45,7 @@ def _tapped(original: Func, name: str) -> Func:
             return original(*args, **kwargs)
         return tuple(make(t, parts, *args[1:], **kwargs))
 
-    return dress(tap, original)
+    return tap
 
 
 def _is_healed(t: Any) -> bool:

@@ -14,9 +14,10 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from gradmend.capture.edits import live_edits
 from gradmend.capture.ledger import escapes
 from gradmend.capture.sites import _TORCH, raw_here
-from gradmend.capture.taps import hub, refused, wrappers
+from gradmend.capture.taps import hub, refused, stand_ins, wrappers
 from gradmend.capture.taps.schemas import Writes
-from gradmend.capture.taps.wrappers import Func, dress, overridden, public
+from gradmend.capture.taps.stand_ins import Func
+from gradmend.capture.taps.wrappers import overridden
 from gradmend.capture.unseen import hidden
 from gradmend.folder import OURS
 
@@ -35,7 +36,8 @@ def patches() -> Iterator[tuple[Any, str, Any]]:
     for owner, names, make in (*_taps(), *_collectives()):
         for name in names.split():
             if hasattr(owner, name):
-                yield owner, name, make(getattr(owner, name), name)
+                original = getattr(owner, name)
+                yield owner, name, stand_ins.standing(owner, original, make(original, name))
 
 
 def _taps() -> tuple[tuple[Any, str, Callable[[Any, str], Any]], ...]:
@@ -104,13 +106,12 @@ def _detaching(original: Func, name: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         if hub.compiling():
             return original(self, *args, **kwargs)
-        over = overridden(self)
-        with hub.unheard() if over else nullcontext():
+        with hub.unheard() if overridden(self) else nullcontext():
             if isinstance(self, torch.Tensor) and self.requires_grad:
                 live_edits.alias(self)
-        return (public(original, self) if over else original)(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
-    return dress(tap, original)
+    return tap
 
 
 def _detaching_itself(original: Func, name: str) -> Func:
@@ -125,7 +126,7 @@ def _detaching_itself(original: Func, name: str) -> Func:
                 raise
             return self
 
-    return dress(detach_, original)
+    return detach_
 
 
 def _swapping(original: Func, op: str) -> Func:
@@ -141,7 +142,7 @@ def _swapping(original: Func, op: str) -> Func:
             live_edits.alias_by_leaf(args[0])
         return out
 
-    return dress(tap, original)
+    return tap
 
 
 def _made_subclass(original: Func, name: str) -> Any:
@@ -152,7 +153,7 @@ def _made_subclass(original: Func, name: str) -> Any:
             live_edits.alias_by_leaf(data)
         return original(cls, data, *args, **kwargs)
 
-    return staticmethod(dress(tap, original))
+    return staticmethod(tap)
 
 
 def _rewinding(original: Func, name: str) -> Func:
@@ -167,7 +168,7 @@ def _rewinding(original: Func, name: str) -> Func:
             hub.LEDGER.rewound(t, version - t._version)
         return None
 
-    return dress(tap, original)
+    return tap
 
 
 def _from_inside() -> bool:
@@ -180,8 +181,7 @@ _escaped = hidden(hub.LEDGER.escaped)
 
 def _escaping(original: Func, how: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        told = not hub.compiling() and overridden(self)
-        out = (public(original, self) if told else original)(self, *args, **kwargs)
+        out = original(self, *args, **kwargs)
         # `numpy()` of another dtype or device, or with force=True, may be a copy: one mark too many is harmless.
         if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_inside():
             try:
@@ -192,7 +192,7 @@ def _escaping(original: Func, how: str) -> Func:
                 pass  # no memory of its own: sparse, wrapped
         return out
 
-    return dress(tap, original)
+    return tap
 
 
 def _born(original: Func, how: str) -> Func:
@@ -211,7 +211,7 @@ def _born(original: Func, how: str) -> Func:
                 pass
         return out
 
-    return dress(tap, original)
+    return tap
 
 
 def _storage_write(original: Func, name: str) -> Func:
@@ -221,7 +221,7 @@ def _storage_write(original: Func, name: str) -> Func:
         whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self, 0, (self.nbytes(),), (1,))
         return hub.carry(hub.before(f"storage.{name}", (whole,)), original, (self, *args), kwargs)
 
-    return dress(tap, original)
+    return tap
 
 
 # Collectives: which argument they fill, by position and by name.
@@ -264,4 +264,4 @@ def _collective(original: Func, name: str) -> Func:
         pending = hub.before(f"dist.{name}", fills.given(args, kwargs))
         return hub.carry(pending, original, args, kwargs)
 
-    return dress(tap, original)
+    return tap

@@ -1,72 +1,40 @@
-"""The closures that stand in for torch's names. The common case, nobody listening, costs two checks."""
+"""What runs when a program calls one of torch's writing names. While nobody listens it costs two checks."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 
 from gradmend.capture import edge
 from gradmend.capture.edits import live_edits
-from gradmend.capture.taps import caches, hub, refused
+from gradmend.capture.taps import hub, refused, stand_ins
 from gradmend.capture.taps.schemas import METADATA, Writes
+from gradmend.capture.taps.stand_ins import Func
 
-Func = Callable[..., Any]
 _compiling, _awake, _before, _carry = hub.compiling, hub.awake, hub.before, hub.carry
 _tracing = torch.compiler.is_dynamo_compiling  # a fraction of what is_compiling() costs
 _Tensor = torch.Tensor
 
 _only_recorded = hub.only_recorded
 _quiet, _passed_on = edge.quiet, edge.passed_on
-_Tap, _Function = edge.chosen("Tap", None), edge.chosen("Function", None)
 overridden = torch._C._has_torch_function_unary
-_any_overridden = torch._C._has_torch_function
-_one_overridden = torch._C._has_torch_function_variadic
-
-
-def public(original: Func, *relevant: Any) -> Func:
-    """Let a `__torch_function__` have the name that it knows: PyTorch itself would look it up and find the tap."""
-    return functools.partial(torch.overrides.handle_torch_function, original, relevant)
-
-
-def dress(tap: Func, original: Func) -> Func:
-    # Not functools.wraps: builtins carry no __dict__, and __wrapped__ would mislead inspect.
-    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
-        try:
-            setattr(tap, name, getattr(original, name))
-        except (AttributeError, TypeError):
-            pass
-    name = getattr(original, "__name__", "")
-    if getattr(torch, name, None) is original:
-        tap.__qualname__ = name  # pickle looks for a function by it
-    tap.__gradmend_original__ = original  # type: ignore[attr-defined]
-    return tap
 
 
 def method(original: Func, op: str, heard: Func = hub.heard) -> Func:
     """`t.add_(...)`, `t += ...`, `t[key] = value`: the first argument is written."""
     how = "metadata" if op in METADATA else "data"
 
-    def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _tracing():
-            return original(self, *args, **kwargs)
-        call = public(original, self) if overridden(self) else original
-        if not _awake or (_quiet and _passed_on(_awake)) or not isinstance(self, _Tensor) or _compiling():
-            return call(self, *args, **kwargs)
-        return heard(call, op, how, (self, *args), kwargs)
+    def tap(*args: Any, **kwargs: Any) -> Any:
+        if _tracing() or not _awake or (_quiet and _passed_on(_awake)):
+            return original(*args, **kwargs)
+        if not args or not isinstance(args[0], _Tensor) or _compiling():
+            return original(*args, **kwargs)
+        return heard(original, op, how, args, kwargs)
 
-    slow = dress(tap, original)
-    if _Tap is None:
-        return slow
-    # The compiled tap passes a call on while nobody listens, and asks `heard` or `slow` else.
-    quick: Func = _Tap(original, slow, heard, op, how, _awake, overridden)
-    caches.opaque.append(quick)
-    dress(quick, original)
-    quick.__module__, quick.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
-    return quick
+    return stand_ins.method(original, tap, heard, op, how, _awake)
 
 
 _OUT = Writes((), ("out",))
@@ -78,12 +46,10 @@ def out_function(original: Func, op: str) -> Func:
     def tap(*args: Any, **kwargs: Any) -> Any:
         heard = kwargs and kwargs.get("out") is not None and not _tracing() and _awake and not _compiling()
         if not heard or (_quiet and _passed_on(_awake)):
-            if _any_overridden(args) and not _compiling():
-                return public(original, *args)(*args, **kwargs)
             return original(*args, **kwargs)
         return _into(_before(f"{op}(out=)", _OUT.given(args, kwargs)), original, args, kwargs)
 
-    return _quick_function(dress(tap, original), original, False)
+    return stand_ins.function(original, tap, False, _awake)
 
 
 def _into(pending: Any, original: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -122,16 +88,7 @@ def function(original: Func, op: str, writes: Writes) -> Func:
         carry = _into if kwargs.get("out") is not None else _carry
         return carry(_before(op, targets, args[1:], kwargs, how), original, args, kwargs)
 
-    return _quick_function(dress(tap, original), original, True)
-
-
-def _quick_function(slow: Func, original: Func, writes: bool) -> Func:
-    """The compiled tap, where there is one, which asks `slow` while somebody listens."""
-    if _Function is None or type(original) is not BuiltinFunctionType:
-        return slow
-    tap: Func = _Function(original, slow, _awake, _one_overridden, writes)
-    caches.stands_for(tap, original)
-    return tap
+    return stand_ins.function(original, tap, True, _awake)
 
 
 def _trains(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
