@@ -289,7 +289,7 @@ def test_threads_enter_and_leave_side_by_side():
         sys.setswitchinterval(interval)
     assert not wrong
     assert torch.Tensor.add_ is plain and not switch.armed() and not backward_calls.armed()
-    assert not backward_calls.watchers and not optimizer_steps._handles
+    assert not backward_calls.watchers and not optimizer_steps._pre_hooks
 
 
 def test_a_write_in_another_thread_is_named():

@@ -68,6 +68,13 @@ _TYPES = {
 }
 
 
+# PyTorch's words where backward asks for a tensor that was detached in place.
+DETACHED = (
+    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_().This is not supported, please use "
+    "out-of-place `.detach()` instead"
+)
+
+
 def attach(error: BaseException, conflict: Conflict, story: str) -> None:
     """Add a story to an exception that is not ours: shown with it, and there for programs to read."""
     error.__gradmend__ = conflict  # type: ignore[attr-defined]

@@ -648,6 +648,35 @@ def live_through_dlpack() -> torch.Tensor:
     return x.grad
 
 
+@program(T([12.0, 12.0, 12.0]), "GM210", "stopped", numpy=True)
+def live_through_dlpack_and_used_linearly() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    torch.from_dlpack(h.detach()).mul_(2)
+    (h * 3).sum().backward()
+    return x.grad
+
+
+@program(T([4.0, 4.0, 4.0]), "GM210", "stopped", numpy=True)
+def live_through_numpy_and_back() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    torch.from_numpy(h.detach().numpy()).mul_(2)
+    h.sum().backward()
+    return x.grad
+
+
+@program(T([10.0, 10.0, 10.0]), "GM210", "stopped")
+def live_view_of_other_memory_whose_base_is_written() -> torch.Tensor:
+    x = leaf()
+    h = x * 2
+    v = h.view(3, 1)
+    v.data = v.data * 5
+    h.mul_(3)  # v is other memory: it stays 10 x
+    v.sum().backward()
+    return x.grad
+
+
 @program(T([0.0, 2.0, 2.0]), "GM210", "stopped")
 def live_detached_and_used_linearly() -> torch.Tensor:
     x = leaf()

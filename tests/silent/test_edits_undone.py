@@ -47,6 +47,41 @@ def put_back_to_the_second_of_three() -> None:
     h.norm().backward()
 
 
+def a_slice_undone_but_for_one_element() -> None:
+    h = inner()
+    old = h.detach().clone()
+    h.data[1:3].mul_(3)
+    h.data[1] = old[1]
+    h.norm().backward()
+
+
+def _probed(h: torch.Tensor) -> torch.Tensor:
+    old = h.detach().clone()
+    h.data[1:3].mul_(3)
+    h.detach().norm()
+    for i in (1, 2):
+        h.data[i] = old[i]
+    return h
+
+
+def _probed_one_by_one(h: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        for i in range(4):
+            old = h[i].item()
+            for other in (old * 1.5, old * 0.5, old):
+                h[i] = other
+                h.norm()
+    return h
+
+
+@pytest.mark.parametrize("context", [gradmend.watch, gradmend.heal])
+@pytest.mark.parametrize("probe", [_probed, _probed_one_by_one])
+def test_an_edit_undone_piece_by_piece_is_none(probe, context):
+    with context() as session:
+        probe(inner()).norm().backward()
+    assert session.outcome == "clean" and not session.conflicts
+
+
 @pytest.mark.parametrize("context", [gradmend.watch, gradmend.heal])
 @pytest.mark.parametrize(
     "program",
@@ -55,6 +90,7 @@ def put_back_to_the_second_of_three() -> None:
         undone_in_part,
         another_value_put_back,
         put_back_to_the_second_of_three,
+        a_slice_undone_but_for_one_element,
     ],
 )
 def test_what_is_left_of_an_edit_is_told(program, context):

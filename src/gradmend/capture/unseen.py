@@ -10,6 +10,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 _Func = TypeVar("_Func", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
+_set_grad_enabled = torch._C._set_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
@@ -19,6 +21,20 @@ unseen = _disable_current_modes
 def seen() -> bool:
     """Whether a mode looks on. That of fake tensors must: they have no memory, and what we make of them neither."""
     return _modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is None
+
+
+def without_grad(work: Callable[..., _Result], *args: Any) -> _Result:
+    """The work's result, with grad mode off meanwhile.
+
+    Not `with torch.no_grad()`: an interrupt (Ctrl-C) between its two lines of Python leaves the mode off for good. Here it
+    is set inside the try, and no bytecode lies between the two.
+    """
+    was = torch.is_grad_enabled()
+    try:
+        _set_grad_enabled(False)
+        return work(*args)
+    finally:
+        _set_grad_enabled(was)
 
 
 def hidden(function: _Func) -> _Func:

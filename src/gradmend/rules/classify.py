@@ -37,7 +37,7 @@ def classify(
     """
     op = write_op.removeprefix("torch.").removeprefix("aten::")
     if kind == "refused-but-right":
-        return "GM109"
+        return "GM133" if op == "detach_" else "GM109"
     if how == "foreign":
         return "GM202"
     if how == "left":

@@ -53,6 +53,11 @@ def message(
 ) -> str:
     near = common(backward, save.site.user, write.site.user if write else None, escape)
     needs = f"{asker(backward, near)} still needs {needed(save, near)}"
+    if kind == "refused-but-right" and write is not None and write.op == "detach_":
+        return (
+            f"{at(write.site.user, near)} cuts {named(save.tensor.name, save)} from its graph with detach_(), and {needs}: "
+            "PyTorch refuses this backward(), although the gradient is right"
+        )
     if kind == "refused-but-right":
         who = changes(write, save, near) if write else f"something wrote to {named(save.tensor.name, save)}"
         return f"PyTorch refuses this backward() although the gradient is right: {who}, but no value that backward() reads"

@@ -110,13 +110,16 @@ class Hollow(torch.Tensor):
 
 
 @pytest.mark.parametrize("context", [gradmend.watch, gradmend.heal])
-def test_one_that_shows_no_parts_goes_by_its_counter(context: Any) -> None:
-    with context(), pytest.raises(gradmend.ConflictError) as caught:
+def test_one_that_does_not_say_what_it_wraps(context: Any) -> None:
+    with context(), pytest.raises(gradmend.GradmendError) as caught:
         y = Hollow(torch.ones(3), grad=True).exp()
         loss = (y * y).sum()
         y.mul_(3)
         loss.backward(Hollow(torch.ones(())))
-    assert caught.value.conflict.rule == "GM110"
+    if context is gradmend.watch:
+        assert caught.value.conflict.rule == "GM102"
+    else:
+        assert "Hollow can't be built again" in str(caught.value)
     with context() as session:
         x = Hollow(torch.ones(3), grad=True)
         x.exp().sum().backward(Hollow(torch.ones(())))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradmend.capture.edits.edit import Edit, Key, lying_so
-from gradmend.capture.edits.live_edits import live, unseen
+from gradmend.capture.edits.live_edits import live, strayed, unseen
 from gradmend.capture.graph.incoming import senders
 from gradmend.capture.graph.nodes import current, start, walk
 from gradmend.capture.graph.reads import packed
@@ -37,10 +37,10 @@ class _Use(NamedTuple):
 
 def watch(roots: Sequence[Any]) -> list[Any]:
     """Hooks on the uses of edited tensors below these roots; the caller removes them."""
-    edits = [e for e in (*live(), *unseen()) if not e.still]
+    edits = [e for e in (*live(), *unseen(), *strayed()) if not e.still]
     if not edits:
         return []
-    users = _users(roots, min(e.key[0] for e in edits))
+    users = _users(roots, min(min(e.key[0], e.number) for e in edits))
     raw = raw_here()
     return [
         use.node.register_hook(_judge(edit, use, raw))

@@ -7,13 +7,14 @@ made after it.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from gradmend.capture.ledger.entries import Write, next_number
 from gradmend.capture.memory.layouts import Layout, has_values, physical
+from gradmend.capture.unseen import without_grad
 
 serials = itertools.count(1)
 
@@ -24,13 +25,16 @@ def changed_places(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
     """Which elements differ; None where none does."""
     if not has_values(old):
         return None  # a dry run: it says that this is not looked at
-    with torch.no_grad():
-        if old.shape != new.shape:
-            return torch.ones(new.shape, dtype=torch.bool)
-        differs = old != new
-        if old.is_floating_point():
-            differs &= ~(old.isnan() & new.isnan())
-        return differs.cpu() if differs.any() else None
+    return without_grad(_differing, old, new)
+
+
+def _differing(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
+    if old.shape != new.shape:
+        return torch.ones(new.shape, dtype=torch.bool)
+    differs = old != new
+    if old.is_floating_point():
+        differs &= ~(old.isnan() & new.isnan())
+    return differs.cpu() if differs.any() else None
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -76,44 +80,57 @@ def lying_so(one: Layout, other: Layout, dtype: torch.dtype) -> tuple[torch.Tens
     )
 
 
-def takes_back(edits: list[Edit], edit: Edit, region: torch.Tensor) -> bool:
-    """An edit that brings back what was there before an earlier one ends that, and all later ones in its place.
+def takes_back(edits: list[Edit], edit: Edit, region: torch.Tensor) -> list[Edit]:
+    """Ends earlier edits, element by element, where `edit` brings back what was there before them.
 
-    True where nothing is left of the edit itself.
+    Returns the parts that were split off. The edit itself keeps the elements that it did not bring back.
     """
-    for at, earlier in enumerate(edits):
-        was = earlier.region
-        if earlier.old is None or earlier.until is not None or was.dtype != region.dtype:
-            continue
-        if not _covers(edit.region, was):
-            continue
-        now = torch.as_strided(
-            torch._C.TensorBase.detach(physical(region)), was.shape, was.strides, was.offset
-        )
-        if changed_places(physical(earlier.old), now) is not None:
+    split: list[Edit] = []
+    for at, earlier in enumerate(list(edits)):
+        back = _brought_back(earlier, edit, region)
+        if back is None:
             continue
         end = next_number()
-        for other in edits[at:]:
-            if other.until is None and _covers(was, other.region):
-                other.until = end
-        if was == edit.region:
-            return True
-        edit.changed &= ~_places(edit.region, was)
-        if not edit.changed.any():
-            return True
-    return False
+        standing = [other for other in edits[at:] if other.until is None]
+        parts = [_end(other, edit.region, back, end) for other in standing]
+        split += [part for part in parts if part is not None]
+        edit.changed = edit.changed & ~back
+    edits += split
+    return split
 
 
-def _places(outer: Layout, inner: Layout) -> torch.Tensor:
-    """Which elements of the one lie in the other."""
-    places, there = lying_so(outer, inner, torch.bool)
-    there[...] = True
-    return places
+def _brought_back(earlier: Edit, edit: Edit, region: torch.Tensor) -> torch.Tensor | None:
+    """Which elements of the edit hold again what they held before an earlier one; None where none does."""
+    was = earlier.region
+    if earlier.old is None or earlier.until is not None or was.dtype != edit.region.dtype:
+        return None
+    if was.lo >= edit.region.hi or edit.region.lo >= was.hi:
+        return None
+    there = _seen_from(was, edit.region, earlier.changed)
+    old = _seen_from(was, edit.region, physical(earlier.old).cpu())
+    differs = changed_places(old, physical(torch._C.TensorBase.detach(region)).cpu())
+    back = there if differs is None else there & ~differs
+    return back if back.any() else None
 
 
-def _covers(outer: Layout, inner: Layout) -> bool:
-    if outer == inner:
-        return True
-    if outer.dtype.itemsize != inner.dtype.itemsize or inner.lo < outer.lo or inner.hi > outer.hi:
-        return False
-    return bool(_places(inner, outer).all())
+def _end(edit: Edit, where: Layout, back: torch.Tensor, end: int) -> Edit | None:
+    """From node `end` on, these elements don't show the edit. Returns the part of it that ends there, if others go on."""
+    ended = edit.changed & _seen_from(where, edit.region, back)
+    if not ended.any():
+        return None
+    if bool((ended == edit.changed).all()):
+        edit.until = end
+        return None
+    edit.changed = edit.changed & ~ended
+    return replace(edit, changed=ended, until=end)
+
+
+def _seen_from(one: Layout, other: Layout, values: torch.Tensor) -> torch.Tensor:
+    """Values that lie as the one layout, as they show through the other: zeros where the two don't meet."""
+    if one == other:
+        return values
+    if one.dtype.itemsize != other.dtype.itemsize:
+        return torch.zeros(other.shape, dtype=values.dtype)
+    whole, part = lying_so(one, other, values.dtype)
+    whole.copy_(values)
+    return part

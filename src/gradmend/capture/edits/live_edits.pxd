@@ -2,7 +2,7 @@ cdef class _State:
     cdef public bint on
     cdef public dict aliases
     cdef public long long sweep_at
-    cdef public list pending, handed, inputs, leaf_writes
+    cdef public list pending, handed, inputs, leaf_writes, views
 
 cdef _State _state
 

@@ -25,7 +25,7 @@ from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Write, made_write, next_number
 from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, physical
 from gradmend.capture.sites import Raw, raw_here
-from gradmend.capture.unseen import hidden
+from gradmend.capture.unseen import hidden, without_grad
 
 try:
     import cython
@@ -80,6 +80,9 @@ class _State:
         self.handed: list[weakref.ref[Handed]] = []
         self.inputs: list[list[torch.Tensor]] = []  # of the custom forwards that are running
         self.leaf_writes: list[tuple[torch.Tensor, Write]] = []
+        self.views: list[
+            tuple[weakref.ref[torch.Tensor], Any, Write]
+        ] = []  # that got memory of their own by `.data =`
 
 
 state = _State()
@@ -87,7 +90,7 @@ _state = state  # compiled, its attributes are C's own
 
 
 def pending() -> bool:
-    return bool(state.pending or state.handed)
+    return bool(state.pending or state.handed or state.views)
 
 
 def live() -> list[Edit]:
@@ -147,8 +150,8 @@ def alias(t: torch.Tensor) -> None:
             _key(node, owner),
             layout_of(owner),
         )
-    except (RuntimeError, AttributeError, ValueError):
-        pass  # no memory of its own: sparse, wrapped, a lazy module's parameter
+    except (RuntimeError, AttributeError, ValueError, TypeError):
+        pass  # no memory of its own: sparse, wrapped, of symbolic size, a lazy module's parameter
 
 
 # ----------------------------------------------------------------------- writes
@@ -210,10 +213,11 @@ def before(
     """A write is about to happen. None, nearly always: autograd sees it itself, or no graph lies there."""
     if not state.on or how != "data":
         return None
-    if state.handed:
-        _settle(targets)
     grad = _grad_mode()
     found: list[Watched] | None = None
+    if state.handed:
+        found = _elsewhere(op, targets)
+        _settle(targets)
     for t in targets:
         try:
             if t.requires_grad:
@@ -246,6 +250,34 @@ def before(
             found = []
         found.append(Watched(owner, known, part, old, op, raw_here(), scope, shift, still))
     return found
+
+
+def _elsewhere(op: str, targets: Sequence[torch.Tensor]) -> list[Watched] | None:
+    """Writes to memory that was handed out, by a tensor over another storage: `torch.from_dlpack(h.detach()).mul_(2)`."""
+    found: list[Watched] = []
+    for t in targets:
+        try:
+            storage, scope = _storage_of(t), scopes.current()
+            if storage.resizable() or scope is None or t.is_nested:
+                continue  # memory of torch's own
+            start = storage.data_ptr()
+            for h in [h for ref in state.handed if (h := ref()) is not None]:
+                under = _storage_of(h.now)
+                by = start - under.data_ptr()
+                layout = layout_of(t).shifted(by)
+                if under._cdata == storage._cdata or layout.lo < 0 or layout.hi > under.nbytes():
+                    continue
+                alias = state.aliases.get(under._cdata)
+                if alias is not None:
+                    part = layout.over(under)
+                    found.append(
+                        Watched(alias.tensor(), alias, part, _Base.clone(part), op, raw_here(), scope)
+                    )
+        except (RuntimeError, AttributeError, TypeError, ValueError):
+            continue
+    if found:
+        _settle([one.region for one in found])
+    return found or None
 
 
 def _alias_of(t: torch.Tensor) -> _Alias | None:
@@ -284,7 +316,9 @@ def after(watched: list[Watched]) -> None:
             layout = layout_of(owner)
         old = one.old if one.old.shape == one.region.shape and one.old.nbytes <= _MOST_COPIED else None
         edit = Edit(key, layout, region, changed, one.scope, written, old, one.shift, one.still)
-        if not takes_back(anchor.edits, edit, one.region):
+        for part in without_grad(takes_back, anchor.edits, edit, one.region):
+            state.pending.append(weakref.ref(part))
+        if edit.changed.any():
             _enter(anchor, edit)
 
 
@@ -358,6 +392,27 @@ def swapped(t: torch.Tensor, old: torch.Tensor) -> None:
         layout = layout_of(physical(new))
         written = made_write(0, ".data =", raw_here(), layout, "metadata")
         _enter(_anchor(node), Edit(_key(node, t), layout, layout, changed, scopes.current(), written))
+        if t._is_view():
+            state.views.append((weakref.ref(t), scopes.current(), written))
+
+
+@hidden
+def strayed() -> list[Edit]:
+    """Edits of views with memory of their own whose base was written since: PyTorch gives them a new node, as if they still
+    showed the base."""
+    state.views = [one for one in state.views if one[0]() is not None]
+    found = []
+    for ref, scope, written in state.views:
+        t = ref()
+        if t is None or (base := t._base) is None or (node := nodes.known(t.grad_fn)) is None:
+            continue
+        key, layout = _key(node, t), layout_of(physical(_detach(t)))
+        if any(edit.key == key for edit in live()) or _storage_of(t)._cdata == _storage_of(base)._cdata:
+            continue
+        everywhere = torch.ones(t.shape, dtype=torch.bool)
+        # The op that first uses it makes its own node, then this one.
+        found.append(Edit(key, layout, layout, everywhere, scope, written, number=key[0] - 1))
+    return found
 
 
 def _is_input(t: torch.Tensor) -> bool:
@@ -377,3 +432,4 @@ def disarm() -> None:
     state.pending.clear()
     state.handed.clear()
     state.leaf_writes.clear()
+    state.views.clear()

@@ -28,7 +28,7 @@ from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw, raw_here
 from gradmend.capture.taps import hub
 from gradmend.capture.taps.homes import OPERATORS
-from gradmend.capture.unseen import unseen
+from gradmend.capture.unseen import unseen, without_grad
 from gradmend.compat import checkpoints as compat
 from gradmend.folder import OURS, TAPS
 
@@ -246,9 +246,8 @@ class _Again(_Reader):
         was = region.places.get(at)
         if was is None or was.handle.shape != t.shape or was.handle.dtype != t.dtype:
             return
-        with torch.no_grad():
-            if same_bytes(_Base.contiguous(was.handle), _Base.contiguous(_Base.detach(t))):
-                return
+        if without_grad(lambda: same_bytes(_Base.contiguous(was.handle), _Base.contiguous(_Base.detach(t)))):
+            return
         info = tuple(t.shape), str(t.dtype).removeprefix("torch.")
         first, then = f"{at[0]} with one tensor", "finds another in its place"
         region.stop("other", was.raw, self.raw, first, then, also=calls.where(), tensor=info, op=at[0])

@@ -8,6 +8,7 @@ lone gradient counts is measured once, on a tiny graph. heal() gives the hook a 
 from __future__ import annotations
 
 import functools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._C import TensorBase as _Base
+from torch.utils.hooks import RemovableHandle
 
 from gradmend.capture.edits.arrivals import VIEWS, sibling
 from gradmend.capture.graph import calls
@@ -29,6 +31,7 @@ from gradmend.capture.memory.layouts import Layout, layout_of, physical
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import raw_here
 from gradmend.capture.taps import hub
+from gradmend.capture.unseen import without_grad
 
 _Tensor: Any = torch.Tensor
 _count = _Tensor._use_count
@@ -91,8 +94,7 @@ def _branches(node: Any) -> int:
 def _is_changed(now: torch.Tensor, was: torch.Tensor) -> bool:
     if not key_of(now) or now.layout is not torch.strided or now.shape != was.shape or now.dtype != was.dtype:
         return True
-    with torch.no_grad():
-        return not same_bytes(physical(_Base.detach(now)), physical(_Base.detach(was)))
+    return not without_grad(same_bytes, physical(_Base.detach(now)), physical(_Base.detach(was)))
 
 
 class _Seen:
@@ -276,6 +278,7 @@ def measure() -> None:
     ):  # inside one, a backward is another thing: the next time
         return
     _measuring = {}
+    ids = RemovableHandle.next_id
     programs = _C._top_saved_tensors_default_hooks(False) is not None
     if programs:  # they shall not see our tensors
         _C._push_saved_tensors_default_hooks(_itself, _itself)
@@ -286,6 +289,8 @@ def measure() -> None:
         _alone.update(_measuring)
     finally:
         _measuring = None
+        if threading.active_count() == 1:
+            RemovableHandle.next_id = ids  # the program's hooks are numbered as they would be without us
         if programs:
             _C._pop_saved_tensors_default_hooks()
 

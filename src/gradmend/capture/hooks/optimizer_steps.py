@@ -13,11 +13,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gradmend.capture import edge
 from gradmend.capture.edits import live_edits
@@ -28,7 +24,8 @@ _quiet = edge.quiet
 stepped: list[Callable[[Any], None]] = []  # called with the optimizer after each step
 _loud: set[int] = set()  # threads whose steps must be heard
 _own: set[int] = set()  # of the modules of torch's optimizers
-_handles: list[Any] = []
+_pre_hooks: dict[Any, Any] = _global_optimizer_pre_hooks
+_post_hooks: dict[Any, Any] = _global_optimizer_post_hooks
 _armed = 0
 
 
@@ -39,8 +36,9 @@ def arm() -> None:
         kinds = [k for k in vars(torch.optim).values() if isinstance(k, type) and issubclass(k, Optimizer)]
         homes = [inspect.unwrap(k.step).__globals__ for k in kinds if k is not Optimizer]
         _own.update(id(home) for home in homes if home["__name__"].startswith("torch.optim."))
-        _handles.append(register_optimizer_step_pre_hook(_before))
-        _handles.append(register_optimizer_step_post_hook(_after))
+        # By a name: to register them would use up ids of the program's hooks.
+        _pre_hooks["gradmend"] = _before
+        _post_hooks["gradmend"] = _after
 
 
 def disarm() -> None:
@@ -49,8 +47,8 @@ def disarm() -> None:
     if _armed == 0:
         _quiet.clear()
         _loud.clear()
-        while _handles:
-            _handles.pop().remove()
+        _pre_hooks.pop("gradmend", None)
+        _post_hooks.pop("gradmend", None)
 
 
 # These run once a step between two of the program's own lines, where Python costs several times what it does in

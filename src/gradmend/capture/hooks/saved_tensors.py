@@ -8,28 +8,33 @@ hooks: ours step aside while it runs.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gradmend.capture.graph import calls, engine_threads
 from gradmend.capture.graph.calls import visit
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
-from gradmend.capture.ledger.entries import Save
+from gradmend.capture.ledger.entries import Save, next_number
 from gradmend.capture.ledger.scopes import Scope, own
 from gradmend.capture.ledger.version_steps import key_of
 from gradmend.capture.memory.layouts import PLAIN
-from gradmend.capture.sites import Raw, raw_here
+from gradmend.capture.sites import Raw, raw_here, resolve
 from gradmend.capture.taps.hub import LEDGER
-from gradmend.errors import refusal
+from gradmend.errors import GradmendWarning, refusal
 
 _C = torch._C._autograd
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _running = calls.running
 _STRIDED = torch.strided
+_detach = torch._C.TensorBase.detach  # the name on torch.Tensor is tapped
+_modes = torch._C._len_torch_dispatch_stack
+_dispatch_mode, _PROXY = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
 _are_allowed: Callable[[], bool] = _C._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 _ledger = LEDGER  # compiled, its calls are C's own
 
@@ -45,7 +50,9 @@ def _pack(t: torch.Tensor) -> Any:
     mine = own()
     opened = mine or scopes.opened()
     if not opened:
-        return _Unwatched(t.detach(), t._version)
+        return _Unwatched(_detach(t), t._version)
+    if _modes() and _dispatch_mode(_PROXY) is not None:
+        return _traced(t)
     raw = raw_here() if mine else calls.where()
     kind = type(t)
     if (
@@ -53,6 +60,14 @@ def _pack(t: torch.Tensor) -> Any:
     ) or not has_parts(t):
         return _ledger.save(t, opened[-1], raw)
     return Pieces(_ledger, t, opened[-1], raw)
+
+
+def _traced(t: torch.Tensor) -> _Unwatched:
+    """What PyTorch itself keeps while make_fx writes a graph down: of a node's own output a detached alias, which the graph
+    shows; else the tensor."""
+    node = t.grad_fn
+    is_output = node is not None and node._sequence_nr() == next_number() - 1
+    return _Unwatched(_detach(t) if is_output else t, t._version)
 
 
 class _Unwatched(NamedTuple):
@@ -82,6 +97,10 @@ _hooks: tuple[Callable[..., Any], Callable[..., Any]] = _pack, _unpack
 
 
 # ------------------------------------------------------------------ other people's hooks
+
+
+# The Save of a tensor that inner hooks made over the saved memory: beside it, so that the program can copy and pickle it.
+_entries: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 class _Packed(NamedTuple):
@@ -117,7 +136,7 @@ def _entered(made: Any, t: torch.Tensor, scope: Scope, raw: Raw) -> Any:
     if not shared:
         return _Own(made, save)
     if made is not t:
-        made._gradmend_entry = save  # type: ignore[attr-defined]
+        _entries[made] = save
     return save
 
 
@@ -144,7 +163,7 @@ def _compose(
     def outer_unpack(packed: Any) -> torch.Tensor:
         value = unpack(_each(packed.made, lambda one: _asked(one, packed)))
         # A checkpoint hands out what its recomputation packed, and that run may have overwritten it since.
-        entry = getattr(value, "_gradmend_entry", None)
+        entry = _entries.get(value)
         return value if entry is None else LEDGER.ask(entry, packed)
 
     outer_pack.theirs = pack, unpack  # type: ignore[attr-defined]
@@ -188,6 +207,10 @@ def _push() -> None:
 # ------------------------------------------------------------------ torch.func
 
 
+_DISABLED = (
+    "gradmend: saved-tensor hooks are disabled here, so Gradmend can't see what ops keep for backward: inside, only PyTorch's own "
+    "check finds an overwritten tensor, and heal() heals nothing"
+)
 _plain_disable = _C._saved_tensors_hooks_disable
 _plain_enable = _C._saved_tensors_hooks_enable
 
@@ -197,6 +220,9 @@ def _disable(message: str, *rest: Any) -> None:
     top = _C._top_saved_tensors_default_hooks(False)
     if not _are_on() or top is None or top[0] is not _hooks[0]:
         return _plain_disable(message, *rest)
+    if not message.startswith("torch.func") and not torch.compiler.is_compiling():
+        if (line := resolve(raw_here()).user) is not None:
+            warnings.warn_explicit(_DISABLED, GradmendWarning, line.file, line.line)
     _C._pop_saved_tensors_default_hooks()
     _local.pushed = False
     try:

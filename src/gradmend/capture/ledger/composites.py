@@ -15,6 +15,7 @@ from gradmend.capture.ledger.entries import Counter, Save, made_save
 from gradmend.capture.memory.layouts import PLAIN, physical
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw
+from gradmend.errors import GradmendError
 
 if TYPE_CHECKING:
     from gradmend.capture.ledger.ledger import Ledger
@@ -35,7 +36,17 @@ _PARTS: dict[torch.layout, Sequence[Callable[[torch.Tensor], torch.Tensor]]] = {
 
 
 def _wraps(t: torch.Tensor) -> bool:
-    return type(t) not in PLAIN and is_wrapper(t)
+    return type(t) not in PLAIN and (is_wrapper(t) or _holds(t))
+
+
+def _holds(t: torch.Tensor) -> bool:
+    """Whether it is a wrapper that does not say what it wraps: it has a size and no memory, and tensors on attributes."""
+    if hasattr(t, "fake_mode") or not any(isinstance(v, torch.Tensor) for v in vars(t).values()):
+        return False
+    try:
+        return _Base.untyped_storage(t).data_ptr() == 0
+    except RuntimeError:
+        return True
 
 
 def has_parts(t: torch.Tensor) -> bool:
@@ -59,13 +70,19 @@ def parts_of(t: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _wrapped(t: Any) -> list[torch.Tensor]:
-    found = (getattr(t, name) for name in t.__tensor_flatten__()[0])
+    found = (getattr(t, name) for name in t.__tensor_flatten__()[0]) if is_wrapper(t) else vars(t).values()
     return [inner for inner in found if isinstance(inner, torch.Tensor)]  # a DTensor's mesh is none
 
 
 def _made_of(like: Any, parts: Iterator[torch.Tensor | None]) -> torch.Tensor:
     """The same as `like`, of these parts; None: of its own. (Ragged ones know each other by their offsets' tensor.)"""
     if _wraps(like):
+        if not is_wrapper(like):
+            raise GradmendError(
+                f"gradmend.heal(): a tensor inside a {type(like).__name__} was overwritten since backward's value of it was "
+                f"kept, and {type(like).__name__} can't be built again: give it __tensor_flatten__ and __tensor_unflatten__, "
+                "or write out of place"
+            )
         names, how = like.__tensor_flatten__()
         inner = {name: getattr(like, name) for name in names}
         inner = {n: _made_of(v, parts) if isinstance(v, torch.Tensor) else v for n, v in inner.items()}

@@ -14,7 +14,7 @@ cdef class Save:
     cdef public tuple swaps
     cdef public Counter counter
     cdef public Roll roll
-    cdef public bint unchecked
+    cdef public bint unchecked, detached
     @cython.locals(timeline=Timeline)
     cpdef bint untouched(self)
     cpdef bint moved(self)

@@ -45,7 +45,7 @@ class Save:
     """
 
     __slots__ = (
-        "__weakref__", "counter", "escape", "handle", "layout", "number", "original", "print", "raw", "ref", "roll", "scope",
+        "__weakref__", "counter", "detached", "escape", "handle", "layout", "number", "original", "print", "raw", "ref", "roll", "scope",
         "standing", "swaps", "tick", "timeline", "unchecked", "version",
     )  # fmt: skip
 
@@ -59,6 +59,7 @@ class Save:
     layout: Layout | None
     original: weakref.ref[torch.Tensor] | None  # the very tensor that was packed
     ref: weakref.ref[Save] | None  # to itself
+    detached: bool  # by detach_(), which PyTorch refuses when backward asks for it
     unchecked: bool  # below hooks of the program's own, PyTorch does not look at the counter
     swaps: tuple[tuple[Write, torch.Tensor], ...]  # Writes that put other memory under it, and that memory
     print: int | None  # fingerprint of the saved bytes
@@ -136,7 +137,7 @@ def made_save(
     save.number = save.standing = 0
     save.timeline = save.layout = save.original = save.ref = None
     save.print = save.escape = save.counter = save.roll = None
-    save.unchecked = False
+    save.unchecked = save.detached = False
     save.swaps = ()
     return save
 

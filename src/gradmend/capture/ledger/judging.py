@@ -15,6 +15,7 @@ from gradmend.capture.ledger.scopes import Tallies, Tally
 from gradmend.capture.memory.layouts import has_values, physical
 from gradmend.capture.memory.undo import same_bytes
 from gradmend.capture.sites import Raw
+from gradmend.errors import DETACHED
 
 try:
     import cython
@@ -90,6 +91,7 @@ def _judged(ledger: Ledger, save: Save, packed: object, known: bool) -> torch.Te
     gone = not freed and shrunk(save)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
     moved = (save.moved() or (isinstance(packed, Pieces) and packed.stepped)) and not save.unchecked
+    moved = moved or save.detached
     cause: Cause = "write"
     if save.uncredited() or (gone and value is None):
         cause, changed = "left" if _since_left(save) else "unknown", True
@@ -131,6 +133,8 @@ def _since_left(save: Save) -> bool:
 def _as_pytorch(save: Save) -> torch.Tensor:
     """What PyTorch would hand to backward, and its own refusal where the counter moved."""
     original = save.original() if save.original else None
+    if save.detached:
+        raise RuntimeError(DETACHED)
     if save.moved() and not save.unchecked:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "

@@ -7,6 +7,7 @@ import torch
 from gradmend.capture.ledger.entries import Timeline, Write
 from gradmend.capture.memory.layouts import PLAIN, Layout, physical, span
 from gradmend.capture.memory.undo import Elements, take
+from gradmend.capture.unseen import without_grad
 
 _FEW_BYTES = 1 << 14  # for these no view is needed
 _detach = torch._C.TensorBase.detach
@@ -57,9 +58,8 @@ def _keep_met(timeline: Timeline, t: torch.Tensor, write: Write, elements: Eleme
     if storage._cdata != timeline.key:
         storage = _storage_of(timeline.saves()[0].handle)
     grown = undo.nbytes
-    with torch.no_grad():
-        for region in regions:
-            if not undo.hides(region, timeline.newest):
-                undo.add(take(t, storage, write, region, elements))
+    for region in regions:
+        if not undo.hides(region, timeline.newest):
+            undo.add(without_grad(take, t, storage, write, region, elements))
     write.kept = undo.nbytes - grown
     return True

@@ -13,6 +13,7 @@ from itertools import count
 import torch
 
 from gradmend.capture import edge
+from gradmend.capture.graph.nodes import number
 from gradmend.capture.ledger import escapes
 from gradmend.capture.ledger.composites import parts_of
 from gradmend.capture.ledger.entries import (
@@ -32,7 +33,7 @@ from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.memory.layouts import PLAIN, Layout, layout_of, overlap
 from gradmend.capture.memory.undo import Elements
 from gradmend.capture.sites import Raw, raw_here
-from gradmend.capture.unseen import hidden, seen, unseen
+from gradmend.capture.unseen import hidden, seen, unseen, without_grad
 from gradmend.errors import BudgetError
 
 try:
@@ -373,6 +374,25 @@ class Ledger:
 
         return done
 
+    def detaching(self, t: torch.Tensor) -> Callable[[], None]:
+        """`t.detach_()` is about to cut `t` from its graph: PyTorch refuses to hand it to a backward that kept it."""
+        if t.is_leaf:
+            return _nothing
+        self.settle()
+        found = self._timeline_of(t)
+        if found is None:
+            return _nothing
+        made = number(t.grad_fn)  # this node keeps its own output, and needs no graph of it
+        kept = [
+            s for s in found[0].saves() if s.original is not None and s.original() is t and s.number != made
+        ]
+
+        def done() -> None:
+            for save in kept:
+                save.detached = True
+
+        return done
+
     def _leave_counter(self, save: Save) -> None:
         """From now on only its bytes tell whether its memory changed unseen: its counter steps for other memory."""
         if save.uncredited():
@@ -432,8 +452,7 @@ class Ledger:
         if timeline is None or not timeline.undo.records:
             return None
         if torch.is_grad_enabled():
-            with torch.no_grad():
-                return self.value(save, tick)
+            return without_grad(self.value, save, tick)
         with self.lock:
             if save.layout is None:
                 timeline.settle()

@@ -10,6 +10,7 @@ import torch
 from torch._C import TensorBase as Base
 
 from gradmend.capture.memory.undo import Elements
+from gradmend.capture.unseen import without_grad
 
 _AS_THEY_ARE = (bool, int, torch.SymInt)
 Args = Sequence[Any]
@@ -106,7 +107,6 @@ def elements_of(op: str, args: Args, kwargs: Kwargs) -> Elements | None:
     if make is None:
         return None
     try:
-        with torch.no_grad():
-            return make(args, kwargs)
+        return without_grad(make, args, kwargs)
     except (KeyError, IndexError, TypeError, RuntimeError, ValueError):
         return None  # PyTorch itself will say what is wrong with them

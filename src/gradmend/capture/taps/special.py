@@ -119,12 +119,17 @@ def _detaching_itself(original: Func, name: str) -> Func:
     tap = wrappers.method(original, name)
 
     def detach_(self: Any) -> Any:
+        heard = bool(hub.awake) and not hub.compiling() and isinstance(self, torch.Tensor)
+        done = hub.LEDGER.detaching(self) if heard and not overridden(self) else None
         try:
-            return tap(self)
+            out = tap(self)
         except RuntimeError as error:
             if hub.compiling() or not isinstance(self, torch.Tensor) or refused.detached(error, self) is None:
                 raise
             return self
+        if done is not None:
+            done()
+        return out
 
     return detach_
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
+from operator import is_
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -108,6 +109,17 @@ def _space(owner: Any) -> dict[str, Any] | None:
     return None
 
 
+def _without_ours(owner: Any, name: str, value: Any, tap: Any) -> Any:
+    """What a name had before a program that had patched it inside an earlier scope put our tap back after it."""
+    if value is not tap:
+        return value
+    original = tap.__gradmend_original__
+    inherited = isinstance(owner, type) and any(
+        vars(base).get(name) is original for base in owner.__mro__[1:]
+    )
+    return _ABSENT if inherited else original
+
+
 def _written(owner: Any) -> None:
     if isinstance(owner, type):
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
@@ -117,6 +129,8 @@ def _put_on() -> None:
     for owner, taps, own in _owners():
         now = vars(owner) if hasattr(owner, "__dict__") else {}
         own[:] = map(now.get, taps, repeat(_ABSENT))
+        if any(map(is_, own, taps.values())):
+            own[:] = map(_without_ours, repeat(owner), taps, own, taps.values())
         space = _space(owner)
         if space is not None:
             space.update(taps)
