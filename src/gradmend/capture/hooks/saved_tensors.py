@@ -220,9 +220,13 @@ def _disable(message: str, *rest: Any) -> None:
     top = _C._top_saved_tensors_default_hooks(False)
     if not _are_on() or top is None or top[0] is not _hooks[0]:
         return _plain_disable(message, *rest)
-    if not message.startswith("torch.func") and not torch.compiler.is_compiling():
-        if (line := resolve(raw_here()).user) is not None:
-            warnings.warn_explicit(_DISABLED, GradmendWarning, line.file, line.line)
+    line = (
+        None
+        if message.startswith("torch.func") or torch.compiler.is_compiling()
+        else resolve(raw_here()).user
+    )
+    if line is not None:
+        warnings.warn_explicit(_DISABLED, GradmendWarning, line.file, line.line)
     _C._pop_saved_tensors_default_hooks()
     _local.pushed = False
     try:

@@ -138,6 +138,8 @@ def _before(
 ) -> Pending | None:
     token: Token | None = None
     saves = "saves" in _awake
+    if "views" in _awake:
+        refused.written(targets)
     if not saves and not _edits.on:  # nobody but the recorder
         return _pending(op, targets, None, how) if "listeners" in _awake else None
     # An op that overwrites what it has just saved (`x.mul_(x)`) matters even when no Save lives yet.
@@ -271,6 +273,8 @@ def _before_item(t: torch.Tensor, key: Any) -> Pending:
     token: Token | None = None
     edited = None
     saves = "saves" in _awake
+    if "views" in _awake:
+        refused.written((t,))
     region = layout_at(t, key) if saves else None
     basic = region is not None or _is_basic(key)
     edits = _edits.on and not unconcerned(t)

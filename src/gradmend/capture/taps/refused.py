@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,10 @@ from gradmend.capture.sites import Raw, raw_here
 
 _OUT = "arguments don't support automatic differentiation"
 _LEAF = "a leaf Variable that requires grad is being used in an in-place operation"
+_SEVERAL = (
+    "This view is the output of a function that returns multiple views. Such functions do not allow the output views to be "
+    "modified inplace. You should replace the inplace operation by an out-of-place one."
+)
 _VIEW = "Can't detach views in-place"
 
 
@@ -56,6 +62,36 @@ def into(error: RuntimeError, call: Any, args: Sequence[Any], kwargs: Mapping[st
         buffer.copy_(result)
     tell(error, raw_here())
     return out if isinstance(made, torch.Tensor) else type(made)(buffers)  # by the names of its results
+
+
+# Views that heal() made one by one: by id, each with the name that PyTorch's refusal of a write would give it.
+_single: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+
+
+def made_single(views: Sequence[torch.Tensor], op: str, awake: set[str]) -> None:
+    """PyTorch would refuse a write to one of these: the first one is reported."""
+
+    def gone(key: int, _: object) -> None:
+        _single.pop(key, None)
+        if not _single:
+            awake.discard("views")
+
+    node = "".join(map(str.title, op.split("_"))) + "Backward0"
+    for i, view in enumerate(views):
+        _single[id(view)] = weakref.ref(view, partial(gone, id(view))), f"Output {i} of {node}"
+    if views:
+        awake.add("views")
+
+
+def written(targets: Sequence[torch.Tensor]) -> None:
+    """Reports a write that PyTorch refuses for views that one call made."""
+    for t in targets:
+        ref, output = _single.get(id(t), (None, ""))
+        if ref is None or ref() is not t or not torch.is_grad_enabled():
+            continue
+        error = RuntimeError(f"{output} is a view and is being modified inplace. {_SEVERAL}")
+        if (tell := _to_tell(error, _SEVERAL)) is not None:
+            tell(error, raw_here())
 
 
 def renewed(error: RuntimeError, args: Sequence[Any]) -> bool:

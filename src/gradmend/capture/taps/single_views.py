@@ -15,7 +15,7 @@ from torch._C import TensorBase as Base
 
 from gradmend.capture.ledger import scopes
 from gradmend.capture.memory.layouts import PLAIN
-from gradmend.capture.taps import hub
+from gradmend.capture.taps import hub, refused
 from gradmend.capture.taps.stand_ins import Func, standing
 from gradmend.capture.taps.wrappers import overridden
 
@@ -43,7 +43,9 @@ def _tapped(original: Func, name: str) -> Func:
         parts = original(Base.detach(t), *args[1:], **kwargs)
         if t.requires_grad and len(parts) * t.nbytes > _MOST_FILLED:
             return original(*args, **kwargs)
-        return tuple(make(t, parts, *args[1:], **kwargs))
+        views = tuple(make(t, parts, *args[1:], **kwargs))
+        refused.made_single(views, name, hub.awake)
+        return views
 
     return tap
 
