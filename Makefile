@@ -22,7 +22,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe demo docs pages test test-slow test-native test-autograd test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
+.PHONY: axe fuzz demo docs pages test test-slow test-native test-autograd test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -30,9 +30,13 @@ demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 test: $(READY)  ## Every subject, in about ten minutes on two cores; `make test-slow` has the rest.
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not world and not ops"
 
-test-slow: $(READY)  ## What takes long: every command of the docs, many processes, 2,000 random programs.
+test-slow: $(READY)  ## What takes long: every command of the docs, many processes, 20,000 random programs.
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m slow
-	OMP_NUM_THREADS=1 GRADMEND_PROGRAMS=2000 $(BIN)/python -m pytest -n $(JOBS) tests/oracles/test_random_programs.py
+	$(MAKE) fuzz
+
+fuzz: $(READY)  ## 20,000 random programs against their meaning, under each scope; five minutes. PROGRAMS= for another number.
+	OMP_NUM_THREADS=1 GRADMEND_PROGRAMS=$(or $(PROGRAMS),20000) $(BIN)/python -m pytest -n $(JOBS) --durations=4 \
+		tests/oracles/test_random_programs.py tests/oracles/test_random_hooks.py
 
 test-torch: $(CHOSEN)/.ready  ## All of these with TORCH=2.15.0, or any other release.
 	OMP_NUM_THREADS=1 $(CHOSEN)/bin/python -m pytest -n $(JOBS) -m "not world and not ops" \

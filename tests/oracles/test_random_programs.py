@@ -1,6 +1,6 @@
 """Random programs: healed gradients are those of the program's meaning; watch() stops exactly where they would not be.
 
-`make test-slow` runs 2,000 of them, `GRADMEND_PROGRAMS=20000` more.
+`make fuzz` runs 20,000 of them.
 """
 
 from __future__ import annotations
