@@ -22,7 +22,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe fuzz demo docs pages test test-slow test-native test-autograd test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
+.PHONY: axe fuzz test-suites demo docs pages test test-slow test-native test-autograd test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -69,6 +69,10 @@ test-autograd: $(READY)  ## AUTOGRAD=path/to/test_autograd.py of your torch's so
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/integrations
+
+test-suites: $(WORLD)/.ready  ## Other projects' own tests, plain and under each context. SUITES=folder of their checkouts.
+	@test -n "$(SUITES)" || { echo "make test-suites SUITES=folder; tools/suites.py names the checkouts"; exit 2; }
+	$(WORLD)/bin/python tools/suites.py $(SUITES) --write docs/suites.md
 
 world: test-world  ## The same, and its table: docs/world.md.
 	$(WORLD)/bin/python tools/make_world.py build/world.xml
