@@ -154,6 +154,25 @@ def shared_memory_written_by_another_process() -> torch.Tensor:
     return x.grad
 
 
+@program(T([2.0, 4.0, 6.0]), "GM202", "stopped", numpy=True)
+def hooks_reuse_a_slot_too_early() -> torch.Tensor:
+    """Activation offloading with a ring of two slots, where three tensors are kept."""
+    ring, packed = [torch.empty(3), torch.empty(3)], []
+
+    def pack(t: torch.Tensor) -> int:
+        packed.append(t.shape)
+        ring[len(packed) % 2].copy_(t.detach())
+        return len(packed)
+
+    x = leaf()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda i: ring[i % 2].clone()):
+        y = (x.clone() * T([1.0, 2.0, 3.0], requires_grad=True)).sum() + (
+            (x - 4) * T([5.0, 6.0, 7.0])
+        ).exp().sum() * 0
+    y.backward()
+    return x.grad * 2
+
+
 @program(T([2.0, 4.0, 6.0]), "GM202", "healed")
 def storage_filled() -> torch.Tensor:
     x = leaf()

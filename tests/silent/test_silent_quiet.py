@@ -446,6 +446,22 @@ def batch_norm_steps_before_its_second_backward() -> torch.Tensor:
     return torch.autograd.grad(norm(x[1] * (w - 0.1 * first)).pow(3).sum(), w)[0]
 
 
+@quiet
+def hooks_keep_half_the_bits() -> torch.Tensor:
+    """Lossy on purpose: ones come back to the bit, the others rounded."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(t: torch.Tensor) -> int:
+        kept[len(kept)] = t.detach().bfloat16()
+        return len(kept) - 1
+
+    x = torch.linspace(0.1, 1.7, 9, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda i: kept[i].float()):
+        y = (x.exp() * torch.tensor([1.0, 2.0, 4.0] * 3, requires_grad=True)).sum()
+    y.backward()
+    return x.grad
+
+
 class _Reversible(torch.autograd.Function):
     """Frees its input, as reversible layers do."""
 

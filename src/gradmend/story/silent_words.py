@@ -78,6 +78,11 @@ def message(
             f"{line} changed {name} outside autograd, then {op_of(finding.op)}{where} used it again: {_needs(backward)} sends "
             f"{_to_changed(facts['wrong'])}"
         )
+    if finding.rule == "GM202":
+        return (
+            f"the program's saved-tensor hooks give {_needs(backward)} another value than they were given on {at(made, backward)}: "
+            "what they keep it in was overwritten"
+        )
     if finding.rule == "GM207":
         return (
             f"{line} writes to the gradient that {facts['who']} was given, and {facts['harmed']} gets the same memory: its "

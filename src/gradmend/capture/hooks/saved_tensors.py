@@ -18,6 +18,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradmend.capture.graph import calls, engine_threads
 from gradmend.capture.graph.calls import visit
+from gradmend.capture.hooks import given_back
+from gradmend.capture.hooks.given_back import Given
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.composites import Pieces, has_parts
 from gradmend.capture.ledger.entries import Save, next_number
@@ -107,6 +109,15 @@ class _Packed(NamedTuple):
     """What inner hooks made of a tensor, with a Save for each tensor in it."""
 
     made: Any
+    given: Given | None = None  # where it shows no tensor
+
+
+def _shows_a_tensor(made: Any) -> bool:
+    if isinstance(made, (tuple, list)):
+        return any(map(_shows_a_tensor, made))
+    if isinstance(made, dict):
+        return any(map(_shows_a_tensor, made.values()))
+    return isinstance(made, _Tensor)
 
 
 class _Own(NamedTuple):
@@ -158,14 +169,19 @@ def _compose(
         if scope is None:
             return _Packed(made)
         raw = calls.where()
-        return _Packed(_each(made, lambda one: _entered(one, t, scope, raw)))
+        kept = _each(made, lambda one: _entered(one, t, scope, raw))
+        opaque = not internal and not _shows_a_tensor(made)
+        return _Packed(kept, given_back.given(t, scope, raw) if opaque else None)
 
     def outer_unpack(packed: Any) -> torch.Tensor:
         value = unpack(_each(packed.made, lambda one: _asked(one, packed)))
+        if packed.given is not None:
+            given_back.check(packed.given, value, unpack)
         # A checkpoint hands out what its recomputation packed, and that run may have overwritten it since.
         entry = _entries.get(value)
         return value if entry is None else LEDGER.ask(entry, packed)
 
+    internal = getattr(pack, "__module__", None) == "torch.utils.checkpoint"
     outer_pack.theirs = pack, unpack  # type: ignore[attr-defined]
     return outer_pack, outer_unpack
 
