@@ -39,7 +39,7 @@ class ShardedSparseTensor:
             raise PatternError(
                 f"rank {self.rows.rank} has the rows {low} to {high} of {self.size}, and was given {tuple(local.shape)}."
             )
-        self.local = local
+        self.local = local = local.coalesce()
         groups = grouped(local.pattern.col, self.size[1])
         self.halo = Halo(self.cols, groups.rows)
         # The same rows, with columns numbered by those that occur: what is fetched is the operand.

@@ -133,8 +133,8 @@ def _batched(A: Tensor, ptr: Tensor, index: Tensor, values: Tensor) -> SparseTen
         raise PatternError(f"a batch of {A.layout} can't be converted: use its items.")
     build = from_csr if A.layout == torch.sparse_csr else from_csc
     parts = [build(p, i, v, tuple(A.shape[1:3])) for p, i, v in zip(ptr, index, values, strict=True)]
-    if all(p.pattern == parts[0].pattern for p in parts):
-        return make(parts[0].pattern, torch.stack([p.values() for p in parts]), 1)
+    if all(p._pattern == parts[0]._pattern for p in parts):
+        return make(parts[0]._pattern, torch.stack([p._values for p in parts]), 1)
     return stack(parts)
 
 
@@ -169,7 +169,7 @@ class ToTorch(torch.autograd.Function):
             return pick(grad, ctx.pattern), None, None, None
         shape = (ctx.pattern.nnz, *grad.shape[ctx.pattern.ndim :])
         at = make(ctx.pattern, torch.zeros(shape, dtype=grad.dtype, device=grad.device))
-        return sparse_mask(from_torch(grad), at).values(), None, None, None
+        return sparse_mask(from_torch(grad), at)._values, None, None, None
 
 
 def build(values: Tensor, pattern: Pattern, layout: torch.layout, block: Any = None) -> Tensor:
@@ -198,4 +198,4 @@ def to_layout(S: SparseTensor, layout: torch.layout, block: tuple[int, int] | No
     """A torch sparse tensor whose gradients come back to S's values, never through the dense matrix."""
     if S.batch_dims:
         raise SparseError("batch dimensions have no counterpart in torch's layouts: use S.unbatch() first.")
-    return ToTorch.apply(S.values(), S.pattern, layout, block)
+    return ToTorch.apply(S._values, S._pattern, layout, block)

@@ -168,7 +168,12 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         return out / count.clamp(min=1).to(out.dtype)[:, None]
 
     def _words(self, S: SparseTensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim() or S.pattern.size[1] != self.weight.shape[0]:
+        if (
+            S._pattern.ndim != 2
+            or S.batch_dims
+            or S.dense_dim()
+            or S._pattern.size[1] != self.weight.shape[0]
+        ):
             raise SparseError(
                 f"a bag of words is a sparse matrix of (bags, {self.weight.shape[0]}), not {tuple(S.shape)}."
             )
@@ -177,7 +182,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
                 f'a SparseTensor has weights of its own, and this bag has mode="{self.mode}": '
                 'use mode="sum" (divide the values by their sum for a mean).'
             )
-        return S.pattern._col, S.pattern._ptr, S.values()
+        return S._pattern._col, S._pattern._ptr, S._values
 
     def _bags(
         self, ids: Tensor, offsets: Tensor | None, weights: Tensor | None

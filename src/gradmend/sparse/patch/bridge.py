@@ -50,8 +50,8 @@ class Wrap(torch.autograd.Function):
         pattern: Pattern = ctx.known.pattern
         places = pattern.canonical()
         S = None if grad.layout == torch.strided else entries(grad)
-        if S is not None and (S.pattern is places or S.pattern == places):
-            found = S.values()
+        if S is not None and (S._pattern is places or S._pattern == places):
+            found = S._values
         else:
             # From an operation of torch's own, which has used the indices as they were when it ran.
             if ctx.shared and not ctx.known.places.are(ctx.shared):
@@ -59,7 +59,7 @@ class Wrap(torch.autograd.Function):
             found = (
                 pick(grad, places)
                 if S is None
-                else sparse_mask(S, make(places, S.values().new_empty(0))).values()
+                else sparse_mask(S, make(places, S._values.new_empty(0)))._values
             )
         if pattern._slot is not None:
             found = found.index_select(0, pattern._slot)  # each duplicate gets its place's gradient

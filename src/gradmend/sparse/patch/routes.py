@@ -137,7 +137,7 @@ def _result_layout(first: Tensor, name: str) -> torch.layout:
 
 def _hand_back(result: Any, layout: torch.layout) -> Any:
     if isinstance(result, SparseTensor):
-        return to_torch(result.pattern, result.values(), layout)
+        return to_torch(result._pattern, result._values, layout)
     if isinstance(result, list | tuple) and type(result) in (list, tuple):
         return type(result)(_hand_back(r, layout) for r in result)
     return result
@@ -146,13 +146,13 @@ def _hand_back(result: Any, layout: torch.layout) -> Any:
 def _as_sparse_sum(result: Tensor, S: SparseTensor, dim: Any, layout: torch.layout) -> Tensor:
     """torch's sum over dimensions of a sparse tensor is sparse: a place is stored if an entry fell on it."""
     summed = {d % S.ndim for d in ((dim,) if isinstance(dim, int) else dim)}
-    index = S.pattern._indices
+    index = S._pattern._indices
     if result.dim() == S.ndim:  # keepdim
         index = torch.stack([torch.zeros_like(x) if d in summed else x for d, x in enumerate(index)])
     else:
         if layout != torch.sparse_coo:
             return result  # torch has no answer here: a dense one serves
-        index = index[[d for d in range(S.pattern.ndim) if d not in summed]]
+        index = index[[d for d in range(S._pattern.ndim) if d not in summed]]
     if not len(index):
         return result
     places = Pattern(index, tuple(result.shape[: len(index)])).canonical()
