@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.errors import PatternError, SparseError
 from gradmend.sparse.interop.compressed import from_blocks, from_csc, from_csr
 from gradmend.sparse.interop.dense import from_dense
@@ -90,6 +91,7 @@ def _constructed(node: Any) -> tuple[bool, bool]:
     return found, linear
 
 
+@skips_undefined
 class _Once(torch.autograd.Function):
     """Values that have a first derivative, and no second."""
 
@@ -138,6 +140,7 @@ def _batched(A: Tensor, ptr: Tensor, index: Tensor, values: Tensor) -> SparseTen
     return stack(parts)
 
 
+@skips_undefined
 class ToTorch(torch.autograd.Function):
     """Hands the entries over to a torch layout; takes back a gradient of whatever layout torch returns."""
 
@@ -148,13 +151,10 @@ class ToTorch(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, ctx.pattern, _, _ = inputs
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
-        if grad is None:
-            return None, None, None, None
         from gradmend.sparse.helpers.gather import pick
         from gradmend.sparse.ops.structure.index import sparse_mask
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradmend.sparse import kernels
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.interop.layouts import ToTorch
 from gradmend.sparse.kernels.grouping import grouped
@@ -227,6 +228,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         return ids[kept], _before(kept)[ptr], None if weights is None else weights[kept]
 
 
+@skips_undefined
 class _Bags(torch.autograd.Function):
     """Sums of weighted rows; the table's gradient is one row for each row named."""
 
@@ -264,6 +266,7 @@ class _Bags(torch.autograd.Function):
         return d_table, d_weights, None, None
 
 
+@skips_undefined
 class _Largest(torch.autograd.Function):
     """The largest of each feature in a bag; the table's gradient is one row for each row that has some feature's largest."""
 
@@ -288,6 +291,7 @@ class _Largest(torch.autograd.Function):
         return _by_rows(named, summed, table), None, None
 
 
+@skips_undefined
 class Rows(torch.autograd.Function):
     """table[ids] with a row-sparse gradient. torch's own embedding has no third derivative, and no second of no ids (2.13)."""
 

@@ -12,6 +12,7 @@ from gradmend.sparse import kernels
 from gradmend.sparse.autograd.place import written_out
 from gradmend.sparse.autograd.primitive import plain
 from gradmend.sparse.autograd.segment import by_kernel, extreme, in_order, lowest, segment_sum, spread
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.helpers.dims import entries_back, entries_first, split, wrap
@@ -69,6 +70,7 @@ def segment_softmax(values: Tensor, segs: Segments, log: bool = False) -> Tensor
     return away - total.log() if log else weight / total
 
 
+@skips_undefined
 class SegmentSoftmax(torch.autograd.Function):
     """The same in one pass forward and one backward; further derivatives are made of differentiable sums."""
 
