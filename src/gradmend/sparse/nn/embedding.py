@@ -340,6 +340,18 @@ def _checked(ptr: Tensor, ids: int) -> int:
     return last
 
 
+def bags_of(ids: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ids in one vector, and where each bag begins, with the end of the last. Ids after the last bag are left out."""
+    flat = ids.reshape(-1).to(torch.int64)
+    if ids.dim() == 2 and offsets is None:
+        return flat, torch.arange(ids.shape[0] + 1, device=ids.device) * ids.shape[1]
+    if ids.dim() != 1 or offsets is None:
+        raise SparseError(f"ids are (bags, n), or one vector with offsets; not {tuple(ids.shape)}.")
+    ptr = torch.cat([offsets.to(torch.int64), offsets.new_tensor([flat.shape[0]], dtype=torch.int64)])
+    _checked(ptr, flat.shape[0])
+    return flat, ptr
+
+
 def _before(kept: Tensor) -> Tensor:
     """[n + 1]: how many are kept before each place."""
     return F.pad(kept.cumsum(0), (1, 0))
