@@ -137,7 +137,7 @@ class Views:
         """Builds what products need now instead of at first use (before forking workers or compiling)."""
         if len(self._size) == 2:
             local = self.canonical()._local().pattern
-            _ = local._ptr
+            _ = local._ptr, local._axes
             local._transposed()
         return self  # type: ignore[return-value]
 

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gradmend.sparse.distributed.embedding import ShardedEmbedding
 from gradmend.sparse.errors import SparseError
+from gradmend.sparse.kernels import checks
 from gradmend.sparse.nn.embedding import _inside, bags_of
 
 Ids = Tensor | tuple[Tensor, Tensor]
@@ -83,7 +84,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         for name in names:
             given = ids[name]
             values, offsets = given if isinstance(given, tuple) else (given, None)
-            _inside(values, self.tables[name][0])
+            self._inside(name, values)
             one, ptr = bags_of(values, offsets)
             flat.append(one + self.first[name])
             ends.append(ptr[:-1] + before)
@@ -92,6 +93,15 @@ class ShardedEmbeddingBagCollection(nn.Module):
         rows, each = table.looked_up(torch.cat(flat))  # type: ignore[operator]
         out = F.embedding_bag(each, rows, torch.cat(ends), mode=self.mode)
         return dict(zip(names, out.split(counts), strict=True))
+
+    def _inside(self, name: str, ids: Tensor) -> None:
+        """Rows of the next table follow: an id outside must never be taken for one of them."""
+        n = self.tables[name][0]
+        _inside(ids, n)
+        if not checks.looked_at(ids):
+            torch._assert_async(
+                ((ids >= 0) & (ids < n)).all(), f"ids are outside the {n} rows of the table {name!r}"
+            )
 
     def rows(self, name: str) -> tuple[nn.Module, range]:
         """The module that has a table, and which of its rows are the table's."""

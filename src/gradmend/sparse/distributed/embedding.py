@@ -14,7 +14,6 @@ from gradmend.sparse.distributed.ddp import summed
 from gradmend.sparse.distributed.halo import Halo
 from gradmend.sparse.distributed.shards import Shards, agree
 from gradmend.sparse.errors import SparseError
-from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.nn.clip import part_of
 from gradmend.sparse.nn.embedding import Rows, _inside
 
@@ -75,15 +74,14 @@ class ShardedEmbedding(nn.Module):
         """The different rows that ids name, wherever they are, and which of them each id names."""
         _inside(ids, self.num_embeddings)
         part_of(self.shards.group, self.weight)  # here, since copies and loaded states are other Parameters
-        groups = grouped(ids.reshape(-1), self.num_embeddings, known=True)
-        halo = Halo(self.shards, groups.rows)
+        halo, each = Halo.of_ids(self.shards, ids.reshape(-1))
         weight: Tensor = self.weight
         if self.shards.replicas is not None:
             weight = _Replicated.apply(weight, self.shards.replicas, self.average)
         asked: Tensor = Rows.apply(weight, halo.index, None)
         if self.average and self.shards.world > 1:
             asked = _Mean.apply(asked, self.shards.world)
-        return halo.give(asked), groups.each
+        return halo.give(asked), each
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         destination[f"{prefix}weight"] = self.weight if keep_vars else self.shards.wrap(self.weight)

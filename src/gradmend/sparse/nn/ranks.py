@@ -40,12 +40,16 @@ def check(weight: SparseWeight) -> None:
     ddp = _active()
     if ddp is None or torch.compiler.is_compiling():
         return
-    if weight.fingerprint.tolist() != mark_of(weight):
-        raise PatternError(
-            f"the pattern of a sparse weight on rank {torch.distributed.get_rank(ddp.process_group)} is no longer "
-            f"that of rank 0, so their values would be added up at different places: load the same state on all "
-            f"ranks."
-        )
+    said = (
+        f"the pattern of a sparse weight on rank {torch.distributed.get_rank(ddp.process_group)} is no longer "
+        f"that of rank 0, so their values would be added up at different places: load the same state on all "
+        f"ranks."
+    )
+    if not weight.fingerprint.is_cpu:  # the device compares: the host does not wait for it
+        mine = torch.tensor(mark_of(weight)).to(weight.fingerprint.device, non_blocking=True)
+        torch._assert_async((weight.fingerprint == mine).all(), said)
+    elif weight.fingerprint.tolist() != mark_of(weight):
+        raise PatternError(said)
 
 
 def mark_of(weight: SparseWeight) -> list[int]:
