@@ -22,7 +22,7 @@ else
 CHOSEN := $(OTHERS)/$(TORCH)-$(notdir $(PYTHON))
 endif
 
-.PHONY: axe fuzz test-suites demo docs pages test test-slow test-native test-autograd test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
+.PHONY: axe fuzz test-suites demo docs pages test test-slow test-native test-autograd test-torch-sparse test-torch test-matrix test-ops test-world world lint-workflows wheel bench bench-venv bench-sparse bench-sparse-train fuzz-sparse check-corpus tables venv lint types check clean
 
 demo: $(READY)  ## Five short scenes; ends with the path of an HTML report.
 	@$(BIN)/gradmend demo
@@ -65,6 +65,10 @@ fuzz-sparse: $(READY)  ## 100,000 calls between guard pages and 5,000 random cha
 test-autograd: $(READY)  ## AUTOGRAD=path/to/test_autograd.py of your torch's source, plain and under each scope: what ends otherwise.
 	@test -n "$(AUTOGRAD)" || { echo "make test-autograd AUTOGRAD=path/to/pytorch/test/test_autograd.py"; exit 2; }
 	OMP_NUM_THREADS=1 $(BIN)/python tools/autograd_ways.py $(AUTOGRAD)
+
+test-torch-sparse: $(READY)  ## SOURCE=path of your torch's source: its tests of sparse tensors, plain and under patch(). Twenty minutes.
+	@test -f "$(SOURCE)/test/test_sparse.py" || { echo "make test-torch-sparse SOURCE=path/to/pytorch"; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/python tools/autograd_ways.py --way patch $(SOURCE)/test/test_sparse.py $(SOURCE)/test/test_sparse_csr.py
 
 test-world: $(WORLD)/.ready  ## Real third-party models, trained under watch(): must come out bit-identical.
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(WORLD)/bin/python -m pytest -m world tests/world --junitxml=build/world.xml

@@ -1,9 +1,11 @@
-"""PyTorch's own tests as an oracle: a file of them, plain, under watch(), under heal() and with install(), compared.
+"""PyTorch's own tests as an oracle: files of them, plain and under each way that Gradmend changes a program, compared.
 
     python tools/autograd_ways.py PATH/TO/pytorch/test/test_autograd.py [-k EXPRESSION]
+    python tools/autograd_ways.py --way patch PATH/TO/pytorch/test/test_sparse.py
 
-The file is not in the wheel: take it from the source of the torch that is installed. Each way runs in a pytest of its own.
-Prints the tests that end otherwise than under plain PyTorch, with why; exit code 1 if there are any.
+The files are not in the wheel: take them from the source of the torch that is installed. Each way runs in its own pytest.
+Prints the tests that end otherwise than under plain PyTorch, with why; exit code 1 if any of them
+does not pass.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-WAYS = ("plain", "watch", "heal", "install")
+WAYS = ("watch", "heal", "install")
+PATCH = "patch"  # of gradmend.sparse, before the tests are imported
 _WAY = "GRADMEND_TEST_WAY"
 _LONGEST = 160
 
@@ -29,6 +33,10 @@ def pytest_configure(config: Any) -> None:
         import gradmend
 
         gradmend.install()
+    elif os.environ.get(_WAY) == PATCH:
+        import gradmend.sparse
+
+        gradmend.sparse.patch()
 
 
 def pytest_runtest_call(item: Any) -> None:
@@ -87,20 +95,26 @@ def differing(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("-k", dest="only", help="as pytest's -k")
+    parser.add_argument("--way", dest="ways", action="append", choices=(*WAYS, PATCH), help="one or more")
     args = parser.parse_args()
-    if not args.file.is_file():
-        parser.error(f"there is no file {args.file}: give the test_autograd.py of your torch's source")
+    for file in args.files:
+        if not file.is_file():
+            parser.error(f"there is no file {file}: give the {file.name} of your torch's source")
     words = ["-k", args.only] if args.only else []
-    file = args.file.resolve()
+    return max([compared(file.resolve(), args.ways or WAYS, words) for file in args.files])
+
+
+def compared(file: Path, ways: Sequence[str], words: list[str]) -> int:
+    """Prints how the tests of a file end in each way; 1 if any ends otherwise, except for gains."""
     plain = outcomes(file, "plain", words)
-    print(f"plain: {_counted(plain)}", flush=True)
+    print(f"{file.name}\nplain: {_counted(plain)}", flush=True)
     wrong = 0
-    for way in WAYS[1:]:
+    for way in ways:
         found = outcomes(file, way, words)
         rows = differing(plain, found)
-        wrong += len(rows)
+        wrong += sum(after != "passed" for _, _, after, _ in rows)
         print(f"{way}: {_counted(found)}; {len(rows)} end otherwise than plain", flush=True)
         for name, before, after, why in rows:
             print(f"  {name}: {before} -> {after}: {why}")

@@ -61,6 +61,42 @@ def test_what_ends_otherwise_is_named_with_why(tmp_path: Path) -> None:
     assert "test_the_same_in_every_way" not in told
 
 
+SPARSE = """
+import unittest
+import torch
+
+
+class TestSparse(unittest.TestCase):
+    def test_values_of_a_leaf(self):
+        A = torch.eye(2).to_sparse().requires_grad_()
+        A.sum().backward()
+        self.assertEqual(A.grad.layout, torch.strided)
+
+    def test_doubled_by_torch(self):
+        w = torch.ones(2, requires_grad=True)
+        index = torch.tensor([[0, 0], [1, 1]])
+        out = torch.sparse_coo_tensor(index, w, (2, 2)) @ torch.eye(2)
+        (g,) = torch.autograd.grad(out.pow(3).sum(), w, create_graph=True)
+        self.assertTrue(g.requires_grad)
+
+    def test_only_plain(self):
+        self.assertNotIn("gradmend", torch.sparse_coo_tensor.__code__.co_filename
+                         if hasattr(torch.sparse_coo_tensor, "__code__") else "")
+"""
+
+
+@pytest.mark.slow
+def test_gains_are_listed_and_are_no_failure(tmp_path: Path) -> None:
+    file = tmp_path / "test_sparse.py"
+    file.write_text(SPARSE)
+    done = ran("--way", "patch", str(file), "-k", "not only_plain")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "patch: 2 passed; 1 end otherwise than plain" in done.stdout
+    assert "::test_doubled_by_torch: failed -> passed" in done.stdout
+    done = ran("--way", "patch", str(file))
+    assert done.returncode == 1 and "::test_only_plain: passed -> failed" in done.stdout
+
+
 def test_a_file_that_is_not_there_is_one_line() -> None:
     done = ran("nowhere/test_autograd.py")
     assert done.returncode == 2 and "there is no file nowhere/test_autograd.py" in done.stderr

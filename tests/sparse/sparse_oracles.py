@@ -327,11 +327,12 @@ def same_object_rules(S: SparseTensor) -> None:
         raise Unlike("repr or len")
     if S.pattern.ndim == 2:
         S.spy()
-        ptr, cols = S.crow_indices(), S.col_indices()
+        ptr, cols = S.coalesce().crow_indices(), S.col_indices()
         if int(ptr[-1]) != S.nnz or cols.shape[0] != S.nnz:
             raise Unlike("row pointers")
     full = S.pattern
-    if (full | full) != full or (full & full) != full or (full - full).nnz != 0:
+    places = full.canonical()
+    if (full | full) != places or (full & full) != places or (full - full).nnz != 0:
         raise Unlike("a pattern as a set")
     if full.nnz and not bool(full.contains(full.indices()).all()):
         raise Unlike("contains")

@@ -198,17 +198,172 @@ def test_hooks_and_retain_grad_of_the_sparse_tensor(
     torch.testing.assert_close(grad.to_dense(), want * stored)  # duplicates are not counted twice
 
 
-@pytest.mark.usefixtures("patched")
-@pytest.mark.parametrize("build", [coo, csr])
-def test_a_sparse_leaf_gets_a_sparse_gradient(
-    build: Callable[[Tensor], Tensor], w: Tensor, X: Tensor
+def csc(w: Tensor) -> Tensor:
+    return coo(w).to_sparse_csc()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("use", [lambda A, X: (A @ X).pow(2).sum(), lambda A, X: A.sum()], ids=["mm", "sum"])
+@pytest.mark.parametrize("build", [coo, csr, csc])
+def test_a_sparse_leaf_has_torchs_gradient_or_asked_for_that_of_its_entries(
+    build: Callable[[Tensor], Tensor],
+    use: Callable[[Tensor, Tensor], Tensor],
+    masked: bool,
+    w: Tensor,
+    X: Tensor,
 ) -> None:
-    A = build(w.detach()).requires_grad_()
-    (A @ X).pow(2).sum().backward()
-    D = dense(w.detach(), build).requires_grad_()
-    (D @ X).pow(2).sum().backward()
-    assert A.grad is not None and D.grad is not None and A.grad.layout == A.layout
-    torch.testing.assert_close(A.grad.to_dense(), D.grad * (dense(torch.ones_like(w), build) != 0).detach())
+    A, B = (build(w.detach()).requires_grad_() for _ in range(2))
+    use(A, X).backward()
+    with patch(masked=masked):
+        use(B, X).backward()
+        use(B, X).backward()  # gradients accumulate
+    assert A.grad is not None and B.grad is not None
+    stored = (A.detach().to_dense() != 0) if masked else torch.ones(SIZE, dtype=torch.bool)
+    assert B.grad.layout == (torch.strided if not masked else torch.sparse_coo if build is csc else A.layout)
+    torch.testing.assert_close(B.grad.to_dense(), 2 * A.grad.to_dense() * stored)
+
+
+def test_masked_patches_nest_and_end() -> None:
+    def layout() -> torch.layout:
+        A = torch.eye(3).to_sparse().requires_grad_()
+        A.sum().backward()
+        assert A.grad is not None
+        return A.grad.layout
+
+    with patch():
+        with patch(masked=True):
+            assert layout() == torch.sparse_coo
+        assert layout() == torch.strided
+    assert layout() == torch.strided
+
+
+class Cut(torch.autograd.Function):
+    """Its gradient is undefined."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None
+
+
+UNDEFINED: dict[str, Callable[[Any, Any], Any]] = {
+    "mm": torch.mm,
+    "neg": lambda A, X: (-A).to_dense(),
+    "abs": lambda A, X: A.abs().to_dense(),
+    "softmax": lambda A, X: torch.sparse.softmax(A, 1).to_dense(),
+    "sum": lambda A, X: A.sum(),
+    "sparse @ sparse": lambda A, X: (A @ A.t()).to_dense(),
+}
+
+
+@pytest.mark.parametrize("name", UNDEFINED)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("leaf", [False, True])
+def test_an_undefined_gradient_stays_undefined(
+    name: str, leaf: bool, masked: bool, w: Tensor, X: Tensor
+) -> None:
+    with patch(masked=masked):
+        A = coo(w.detach()).coalesce().requires_grad_() if leaf else coo(w)
+        end = A if leaf else w
+        found = torch.autograd.grad(Cut.apply(UNDEFINED[name](A, X)).sum(), (end, X), allow_unused=True)
+    assert found == (None, None)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_gradcheck_of_a_leaf_passes(layout: torch.layout, masked: bool) -> None:
+    A = torch.eye(3).double().to_sparse(layout=layout).requires_grad_()
+    B = torch.ones(3, 2).double().requires_grad_()
+    with patch(masked=masked):
+        assert torch.autograd.gradcheck(torch.sparse.mm, (A, B), masked=True)
+
+
+def test_tensors_without_sparse_dimensions_are_torchs_own() -> None:
+    def gradient() -> Tensor:
+        v = torch.tensor([2.0], requires_grad=True)
+        torch.relu(torch.sparse_coo_tensor(torch.zeros(0, 1, dtype=torch.long), v, ())).to_dense().backward()
+        scalar = torch.tensor(2.0).to_sparse().requires_grad_()
+        (scalar * 2).to_dense().backward()
+        assert v.grad is not None and scalar.grad is not None
+        return torch.stack([v.grad[0], scalar.grad.to_dense()])
+
+    want = gradient()
+    with patch():
+        assert torch.equal(gradient(), want)
+
+
+@pytest.mark.parametrize("places", [[[0, 1, 1], [1, 0, 1]], [[0], [1]], [[1, 0], [1, 0]]])
+def test_a_gradient_of_other_places_reaches_values_with_dense_dimensions(places: list[list[int]]) -> None:
+    G = torch.arange(12.0).view(2, 2, 3)
+    index = torch.tensor(places)
+    arriving = torch.sparse_coo_tensor(index, G[tuple(index)], (2, 2, 3))
+    flat = torch.sparse_coo_tensor(index[:1], G.sum(1)[index[0]], (2, 2, 3)[::2])
+
+    def gradients() -> list[Tensor]:
+        v = torch.ones(2, 3, requires_grad=True)
+        torch.sparse_coo_tensor([[0, 1], [1, 0]], v, (2, 2, 3)).backward(arriving)
+        u = torch.ones(2, 3, requires_grad=True)
+        torch.sparse_coo_tensor([[0, 1]], u, (2, 3)).to_sparse().backward(flat.to_dense().to_sparse(1))
+        assert v.grad is not None and u.grad is not None
+        return [v.grad, u.grad]
+
+    want = gradients()
+    with patch():
+        torch.testing.assert_close(gradients(), want)
+
+
+def test_a_gradient_with_more_sparse_dimensions_is_read_at_the_places() -> None:
+    G = torch.arange(12.0).view(2, 2, 3)
+    v = torch.ones(2, 3, requires_grad=True)
+    with patch():
+        A = torch.sparse_coo_tensor([[0, 1], [1, 0]], v, (2, 2, 3))
+        A.backward(G.to_sparse())
+    assert v.grad is not None and torch.equal(v.grad, G[[0, 1], [1, 0]])
+
+
+def test_every_spelling_of_the_constructor_is_answered() -> None:
+    spelled: dict[str, Callable[[], Tensor]] = {
+        "size=": lambda: torch.sparse_coo_tensor(size=(2, 3)),
+        "a size": lambda: torch.sparse_coo_tensor((2, 3), dtype=torch.float64),
+        "a size that trains": lambda: torch.sparse_coo_tensor([2, 3], requires_grad=True),
+        "by name": lambda: torch.sparse_coo_tensor(indices=[[0], [1]], values=[1.0], size=(2, 3)),
+    }
+    for name, call in spelled.items():
+        want = call()
+        with patch():
+            got = call()
+        assert (got.shape, got.dtype, got.requires_grad) == (want.shape, want.dtype, want.requires_grad), name
+    with pytest.raises(TypeError) as plain:
+        torch.sparse_coo_tensor()
+    with patch(), pytest.raises(TypeError) as ours:
+        torch.sparse_coo_tensor()
+    assert str(ours.value) == str(plain.value)
+
+
+def test_a_product_of_csr_tensors_keeps_the_gradient_of_places_that_one_does_not_store() -> None:
+    def gradient() -> Tensor:
+        x = torch.tensor([[1.0, 0], [0, 0]]).to_sparse_csr().requires_grad_()
+        y = torch.tensor([[2.0, 3], [0, 0]]).to_sparse_csr()
+        (x * y).backward(torch.ones(2, 2).to_sparse_csr())
+        assert x.grad is not None
+        return x.grad.to_dense()
+
+    want = gradient()
+    with patch():
+        assert torch.equal(gradient(), want) and want.tolist() == [[2, 3], [0, 0]]
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_coalesce_of_csr_raises_torchs_error(trains: bool) -> None:
+    A = torch.eye(3).to_sparse_csr().requires_grad_(trains)
+    with patch(), pytest.raises(RuntimeError, match=r"^coalesce expected sparse coordinate tensor layout"):
+        A.coalesce()
 
 
 def test_a_hook_on_a_csr_tensor_built_before_is_still_called(w: Tensor, X: Tensor) -> None:
@@ -401,9 +556,10 @@ def test_a_dense_leaf_made_sparse_has_second_derivatives(name: str) -> None:
         both = torch.autograd.grad(y + sum(g.square().sum() for g in first), (W, X))
         return [*first, both[0] * stored, both[1]]
 
-    with patch():
+    with patch(masked=True):
         A = W.to_sparse(1) if name == "rows" else getattr(W, name)()
         torch.testing.assert_close(derivatives(A), derivatives(W))
+    with patch():
         v = torch.ones(2, requires_grad=True)
         B = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 2]]), v, (2, 3)).to_sparse_csr()
         with pytest.raises(SparseError, match="a conversion did, or it is older"):

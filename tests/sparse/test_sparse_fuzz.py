@@ -51,6 +51,7 @@ def test_every_public_name_is_called() -> None:
     tested_by_name = {
         "band",
         "batch",
+        "check_ids",
         "diag_of",
         "eye",
         "full",

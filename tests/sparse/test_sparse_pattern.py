@@ -28,7 +28,7 @@ def test_unsorted_and_repeated_places_keep_the_order_of_their_values() -> None:
 
 def test_equality_and_hash_are_by_content() -> None:
     a = Pattern([[0, 1], [1, 0]], (2, 2))
-    b = Pattern([[1, 0], [0, 1]], (2, 2))
+    b = Pattern(torch.tensor([[0, 1], [1, 0]]), (2, 2))
     assert a == b and hash(a) == hash(b) and len({a, b}) == 1
     assert a != Pattern([[0, 1], [1, 0]], (2, 3))
     assert a != Pattern([[0, 1], [1, 1]], (2, 2))

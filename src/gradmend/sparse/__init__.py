@@ -11,6 +11,7 @@ from gradmend.sparse import api as _api
 from gradmend.sparse import generate as _generate
 from gradmend.sparse.boundary import guarded as _guarded
 from gradmend.sparse.errors import DenseResultError, PatternError, SparseError
+from gradmend.sparse.kernels.checks import check_ids
 from gradmend.sparse.ops.products import sampled as _sampled
 from gradmend.sparse.ops.products import solve as _solve
 from gradmend.sparse.ops.structure import diagonal as _diagonal
@@ -47,6 +48,7 @@ __all__ = [
     "batch",
     "block_diag",
     "cg",
+    "check_ids",
     "diag_of",
     "eye",
     "full",

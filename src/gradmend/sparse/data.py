@@ -62,6 +62,7 @@ class SparseRows(Dataset[Any]):
             raise PatternError(f"SparseRows takes a sparse matrix, not {tuple(S.shape)}.")
         if targets is not None and len(targets) != S.shape[0]:
             raise PatternError(f"there are {len(targets)} targets for {S.shape[0]} rows.")
+        S = S.coalesce()
         self.ptr, self.col, self.values = S.pattern.ptr, S.pattern.col, S.values().detach()
         self.size, self.targets = tuple(S.shape), targets
 

@@ -33,8 +33,9 @@ class Pattern(Views):
     >>> p.nnz, p.density
     (3, 0.5)
 
-    Places may come unsorted and more than once: `Pattern` sorts them, and remembers which given entry went
-    where, so that `SparseTensor(pattern, values)` takes the values in the order the places were given.
+    Places may come unsorted and more than once. Their order belongs to the pattern: `indices()`, `row` and `col`
+    have it, `SparseTensor(pattern, values)` takes values in it, and patterns of other orders are not equal.
+    `canonical()` has the same places by ascending row and column, each once.
 
     A pattern owns its memory: indices are copied in and copied out, so that no later write reaches them.
     """
@@ -66,6 +67,7 @@ class Pattern(Views):
         self._no_views()
         self._product: tuple[weakref.ref[Pattern], Any] | None = None  # the last plan of a product with this
         self._canonical: Pattern | None = None
+        self._ascending: Tensor | None = None
         self._hash: int | None = None
 
     @classmethod
@@ -148,26 +150,38 @@ class Pattern(Views):
         return self._indices.clone() if self._slot is None else self._indices[:, self._slot]
 
     def keys(self) -> Tensor:
-        """[nnz], the row-major number of each place, ascending; a copy."""
-        return self._keys().clone()
+        """[given], the row-major number of each place; a copy."""
+        return self._as_given(self._keys())
 
     @property
     def ptr(self) -> Tensor:
         """[rows + 1], where each row starts; a copy."""
+        self._need_canonical("ptr")
         return self._ptr.clone()
 
     @property
     def row(self) -> Tensor:
-        """[nnz], a copy."""
-        return self._row.clone()
+        """[given], a copy."""
+        return self._as_given(self._row)
 
     @property
     def col(self) -> Tensor:
-        """[nnz], a copy."""
-        return self._col.clone()
+        """[given], a copy."""
+        return self._as_given(self._col)
+
+    def _as_given(self, axis: Tensor) -> Tensor:
+        return axis.clone() if self._slot is None else axis.index_select(0, self._slot)
+
+    def _need_canonical(self, name: str) -> None:
+        if self._slot is not None:
+            raise PatternError(
+                f"{name} counts places in ascending order, and this pattern has them in another: use "
+                f"pattern.canonical().{name}."
+            )
 
     def transposed(self) -> tuple[Tensor, Tensor, Tensor]:
         """(ptr, row, perm) by columns: entry `perm[i]` of this pattern is the i-th of the transposed one. Copies."""
+        self._need_canonical("transposed()")
         ptr, row, perm = self._transposed()
         return ptr.clone(), row.clone(), perm.clone()
 
@@ -186,27 +200,48 @@ class Pattern(Views):
         if values.shape[dim] != self.given:
             raise PatternError(f"there are {values.shape[dim]} values for {self.given} given places.")
         if not self.has_duplicates:
-            order = torch.empty_like(self._slot)
-            order[self._slot] = torch.arange(self.given, device=self.device)
-            return values.index_select(dim, order)
+            return values.index_select(dim, self._sorting())
         shape = list(values.shape)
         shape[dim] = self.nnz
         if values.dtype == torch.bool:
             return values.new_zeros(shape, dtype=torch.int64).index_add(dim, self._slot, values.long()) > 0
         return values.new_zeros(shape).index_add(dim, self._slot, values)
 
+    def restore(self, values: Tensor, dim: int = 0) -> Tensor:
+        """Values in canonical order -> values in the given order, repeated places alike."""
+        return values if self._slot is None else values.index_select(dim, self._slot)
+
+    def _sorting(self) -> Tensor:
+        """Which given place is the i-th in ascending order, where none is given twice."""
+        assert self._slot is not None
+        if self._ascending is not None:
+            return self._ascending
+        slot = self._slot
+        order = torch.empty_like(slot)
+        order[slot] = torch.arange(slot.shape[0], device=slot.device)
+        return self._keep("_ascending", lambda: order)
+
     def __eq__(self, other: object) -> bool:
+        """The same places in the same order."""
         if self is other:
             return True
         if not isinstance(other, Pattern):
             return NotImplemented
-        if self._size != other._size or self.nnz != other.nnz or self.device != other.device:
+        if (self._size, self.nnz, self.given, self.device) != (
+            other._size,
+            other.nnz,
+            other.given,
+            other.device,
+        ):
             return False
-        return self._indices is other._indices or torch.equal(self._indices, other._indices)
+        return same(self._slot, other._slot) and same(self._indices, other._indices)
 
     def __hash__(self) -> int:
         if self._hash is None:
-            self._hash = hash((self._size, self._indices.cpu().contiguous().numpy().tobytes()))
+            # Places on another device stay there: reading them would stop the host.
+            index = self._indices if self._indices.is_cpu else self._indices.new_empty(0, device="cpu")
+            places = index.contiguous().numpy().tobytes()
+            self._hash = hash((self._size, self.nnz, self.given, places))
         return self._hash
 
     def __repr__(self) -> str:
@@ -302,6 +337,10 @@ class Pattern(Views):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Pattern:
         return self  # immutable, and worth sharing
+
+
+def same(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b or (a is not None and b is not None and torch.equal(a, b))
 
 
 def _restore(indices: Tensor, size: Size, slot: Tensor | None) -> Pattern:

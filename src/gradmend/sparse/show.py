@@ -15,8 +15,8 @@ _SHADES = " ·░▒▓█"
 
 def describe(S: SparseTensor) -> str:
     shape = " x ".join(str(n) for n in S.shape)
-    values = S.values().detach()
-    facts = [f"{S.nnz} entries", f"{100 * S.pattern.density:.3g}% full", str(S.dtype).removeprefix("torch.")]
+    values = S._values.detach()
+    facts = [f"{S.nnz} entries", f"{100 * S._pattern.density:.3g}% full", str(S.dtype).removeprefix("torch.")]
     if S.device.type != "cpu":
         facts.append(str(S.device))
     if S.requires_grad:
@@ -25,10 +25,10 @@ def describe(S: SparseTensor) -> str:
     if type(values) is not torch.Tensor or values.is_meta:
         return line
     if 0 < S.nnz <= 6 and values.dim() == 1:
-        places = zip(S.indices().t().tolist(), values.tolist(), strict=True)
+        places = zip(S._pattern._indices.t().tolist(), values.tolist(), strict=True)
         line += "\n" + "\n".join(f"  {tuple(at)}: {value:.6g}" for at, value in places)
-    if S.pattern.ndim == 2 and S.nnz > 0:
-        line += "\n" + spy(S.pattern)
+    if S._pattern.ndim == 2 and S.nnz > 0:
+        line += "\n" + spy(S._pattern)
     return line
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gradmend.sparse.errors import SparseError
 from gradmend.sparse.pattern import Pattern
 
 
@@ -54,3 +55,48 @@ class Picked:
         return pick(given, self.pattern)
 
     gradient = read
+
+
+def watchable(copy: Tensor) -> bool:
+    """Whether writes to this copy can be found later: not inside torch.compile or a transform."""
+    return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
+class Copies:
+    """Copies that `values()` returned: a write to one would be lost, so it is an error at the next use of S."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Tensor, Tensor | int]] = []
+
+    def add(self, copy: Tensor) -> None:
+        self.check()
+        self._kept.append(_as_it_is(copy.detach()))
+
+    def check(self) -> None:
+        """Raises for a copy that was written to, and forgets those that nobody else holds."""
+        for i, (seen, was) in enumerate(self._kept):
+            if seen._version != was if isinstance(was, int) else not _same(seen, was):
+                self._kept[i] = _as_it_is(seen)
+                raise SparseError(
+                    "a copy of the values was written to, which doesn't change the sparse tensor: values() returns a copy "
+                    "if places are repeated, if the values are read from a dense tensor, or after an operation on places "
+                    "in another order. Write to the tensor that S was made from, or to S.values().clone()."
+                )
+        self._kept = [one for one in self._kept if not _alone(one[0])]
+
+
+def _as_it_is(seen: Tensor) -> tuple[Tensor, Tensor | int]:
+    """Numbers can be written where no version counts it (numpy), but only on the CPU."""
+    return seen, seen.clone() if seen.is_cpu else seen._version
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Bit by bit: NaN equals itself."""
+    first, second = (x.resolve_conj().resolve_neg().contiguous().view(torch.uint8) for x in (a, b))
+    return torch.equal(first, second)
+
+
+def _alone(x: Tensor) -> bool:
+    """Whether x is the only tensor on its memory (unknown: False). The storage object made here counts too."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return count is not None and count(x.untyped_storage()._cdata) <= 2

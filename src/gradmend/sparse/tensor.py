@@ -14,7 +14,7 @@ from gradmend.sparse.errors import OutsideError, PatternError, SparseError, miss
 from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.methods import Methods
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.source import Arranged, Picked, Source
+from gradmend.sparse.source import Arranged, Copies, Picked, Source, watchable
 
 _WEIGHT = "a gradmend.sparse.nn.SparseWeight"
 
@@ -31,6 +31,9 @@ class SparseTensor(Methods):
     # Ahead of numpy's and torch's own operators.
     __array_priority__ = 1000
     _gradient_of: Tensor | None = None
+    _order: Pattern | None = None  # the user's pattern, if its order is not the ascending one of `_pattern`
+    _copies: Copies | None = None
+    _computed = False  # a gradient that was read from that of another tensor
 
     if not TYPE_CHECKING:  # else every misspelt name would pass a type checker
 
@@ -61,25 +64,54 @@ class SparseTensor(Methods):
             raise PatternError(
                 f"the pattern is on {pattern.device} and the values are on {values.device}: move one with .to()."
             )
-        self.pattern = pattern.canonical()
+        self._pattern = pattern.canonical()
         self._given = values
-        self._source: Source | None = None if pattern.is_canonical else Arranged(pattern)
+        self._source: Source | None = None
         self.batch_dims = batch_dims
+        if not pattern.is_canonical:
+            self._source = Arranged(pattern)
+            self._order = None if pattern.has_duplicates else pattern
+
+    @property
+    def pattern(self) -> Pattern:
+        """The places, in the order of `values()`."""
+        return self._pattern if self._order is None else self._order
 
     @property
     def _values(self) -> Tensor:
-        """[*batch, nnz, *dense] in the pattern's order: read anew each time from what was given."""
+        """[*batch, nnz, *dense] by ascending places: read each time from what was given."""
         given = self._given
+        if self._copies is not None:
+            self._copies.check()
         if self._source is not None:
             return self._source.read(given, self.batch_dims)
         # Who holds the values can resize them: nothing is computed from what no longer fits.
         if isinstance(given, Tensor) and given.shape[self.batch_dims] != self.pattern._indices.shape[1]:
-            raise PatternError(_mismatch(self.pattern, given, self.batch_dims))
+            raise PatternError(_mismatch(self._pattern, given, self.batch_dims))
         return given
 
-    def like(self, values: Tensor, pattern: Pattern | None = None) -> SparseTensor:
-        """The same places with other values (unchecked: for operations)."""
-        return make(self.pattern if pattern is None else pattern, values, self.batch_dims)
+    def _ordered(self) -> Tensor:
+        """The values in the order of `pattern`: a tensor that S reads, or a copy if `_copied()`."""
+        values = self._values
+        if self._order is None:
+            return values
+        return self._order.restore(values, self.batch_dims) if self._copied() else self._given
+
+    def _copied(self) -> bool:
+        """Whether the values are not one tensor in the order of `pattern`."""
+        if isinstance(self._source, Arranged):
+            return self._order is None  # repeated places are summed
+        return self._source is not None or self._order is not None
+
+    def like(
+        self, values: Tensor, pattern: Pattern | None = None, batch_dims: int | None = None
+    ) -> SparseTensor:
+        """The same places, or those of `pattern`, with values by ascending places (unchecked: for operations)."""
+        places = (self._pattern if self._order is None else self._order) if pattern is None else pattern
+        b = self.batch_dims if batch_dims is None else batch_dims
+        if values.device != places.device:
+            places = places.to(values.device)
+        return make(places, values, b) if places._slot is None else at(places, values, b)
 
     @classmethod
     def __torch_function__(
@@ -94,44 +126,58 @@ class SparseTensor(Methods):
     # Parts, as torch spells them
 
     def values(self) -> Tensor:
-        """One value per entry, in the order of `indices()`: the very tensor that S was made from if its places came
-        sorted, else a new one made from it."""
-        return self._values
+        """One value per entry, in the order of `pattern` and `indices()`: the tensor that S was made from.
+
+        It is a copy where there is no such tensor: S sums repeated places, reads a dense tensor, or is the result of
+        an operation on places in another order. A write to the copy is an error when S is next used.
+        """
+        made = self._ordered()
+        if (self._copied() or self._computed) and watchable(made):
+            if self._copies is None:
+                self._copies = Copies()
+            self._copies.add(made)
+        return made
 
     def indices(self) -> Tensor:
         """A copy: the pattern can't be changed through it."""
-        return self.pattern._indices.clone()
+        return self.pattern.indices()
 
     def crow_indices(self) -> Tensor:
         self._need_matrix("crow_indices")
-        return self.pattern._ptr.clone()
+        row = self.pattern.row if self._order is not None else None
+        if row is not None and bool((row[1:] < row[:-1]).any()):
+            raise SparseError(
+                "the entries of S are not in the order of rows, so no crow_indices() fits its values(): "
+                "use S.coalesce().crow_indices()."
+            )
+        return self._pattern._ptr.clone()
 
     def col_indices(self) -> Tensor:
         self._need_matrix("col_indices")
-        return self.pattern._col.clone()
+        return self.pattern.col
 
     def _need_matrix(self, name: str) -> None:
-        if self.pattern.ndim != 2:
+        if self._pattern.ndim != 2:
             raise SparseError(
-                f"{name}() takes 2 sparse dimensions, and S has {self.pattern.ndim}: use indices()."
+                f"{name}() takes 2 sparse dimensions, and S has {self._pattern.ndim}: use indices()."
             )
 
     @property
     def nnz(self) -> int:
-        return self.pattern.nnz
+        return self._pattern.nnz
 
     def _nnz(self) -> int:
-        return self.pattern.nnz
+        return self._pattern.nnz
 
     @property
     def shape(self) -> torch.Size:
         lead, tail = self._outer()
-        return torch.Size((*lead, *self.pattern.size, *tail))
+        return torch.Size((*lead, *self._pattern.size, *tail))
 
     def _outer(self) -> tuple[torch.Size, torch.Size]:
         """The batch dimensions and the dense ones."""
         n, shape = self.batch_dims, self._given.shape
-        return shape[:n], shape[n + (self.pattern.ndim if isinstance(self._source, Picked) else 1) :]
+        return shape[:n], shape[n + (self._pattern.ndim if isinstance(self._source, Picked) else 1) :]
 
     def size(self, dim: int | None = None) -> Any:
         shape = self.shape
@@ -144,13 +190,13 @@ class SparseTensor(Methods):
     @property
     def ndim(self) -> int:
         lead, tail = self._outer()
-        return len(lead) + self.pattern.ndim + len(tail)
+        return len(lead) + self._pattern.ndim + len(tail)
 
     def dim(self) -> int:
         return self.ndim
 
     def sparse_dim(self) -> int:
-        return self.pattern.ndim
+        return self._pattern.ndim
 
     def dense_dim(self) -> int:
         return len(self._outer()[1])
@@ -160,7 +206,7 @@ class SparseTensor(Methods):
 
     @property
     def density(self) -> float:
-        return self.pattern.density
+        return self._pattern.density
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -210,12 +256,18 @@ class SparseTensor(Methods):
             raise SparseError(
                 "S.copy_ would write to values that are being differentiated: use torch.no_grad()."
             )
-        values = other.values().detach().to(self._given.device, self._given.dtype)
-        if self._source is None and self.batch_dims == other.batch_dims and self.pattern == other.pattern:
+        values = other._ordered().detach().to(self._given.device, self._given.dtype)
+        if not self._copied() and self.batch_dims == other.batch_dims and self.pattern == other.pattern:
             self._given.copy_(values)
             return self
-        self.pattern, self._source, self.batch_dims = other.pattern.to(self.device), None, other.batch_dims
-        self._given = values.clone().requires_grad_(self._given.requires_grad)
+        fresh = SparseTensor(
+            other.pattern.to(self.device),
+            values.clone().requires_grad_(self.requires_grad),
+            batch_dims=other.batch_dims,
+        )
+        self.__dict__.update(fresh.__dict__)
+        if fresh._order is None:
+            self.__dict__.pop("_order", None)
         return self
 
     def is_floating_point(self) -> bool:
@@ -225,10 +277,12 @@ class SparseTensor(Methods):
         return self._given.is_complex()
 
     def is_coalesced(self) -> bool:
-        return True
+        """Whether `indices()` ascend. No place is in them twice."""
+        return self._order is None
 
     def coalesce(self) -> SparseTensor:
-        return self
+        """S with its entries by ascending places."""
+        return self if self._order is None else make(self._pattern, self._values, self.batch_dims)
 
     @property
     def grad(self) -> SparseTensor | None:
@@ -238,6 +292,9 @@ class SparseTensor(Methods):
             return None
         made = self._gradient(found)
         made._gradient_of = found
+        if self._copied():
+            made._copies = self._copies = self._copies or Copies()
+            made._computed = True
         return made
 
     @grad.setter
@@ -255,6 +312,8 @@ class SparseTensor(Methods):
 
     def _gradient(self, found: Tensor) -> SparseTensor:
         """The gradient of what was given, at the places."""
+        if self._order is not None and not self._copied():
+            return SparseTensor(self._order, found, batch_dims=self.batch_dims)
         return self.like(found if self._source is None else self._source.gradient(found, self.batch_dims))
 
     def requires_grad_(self, requires_grad: bool = True) -> SparseTensor:
@@ -299,13 +358,13 @@ class SparseTensor(Methods):
 
     def map(self, f: Callable[..., Tensor], *args: Any, **kwargs: Any) -> SparseTensor:
         """Any elementwise f on the stored entries: `S.map(torch.exp)`. What isn't stored stays zero."""
-        made = f(self._values, *args, **kwargs)
-        n = self.batch_dims
-        if not isinstance(made, Tensor) or made.shape[: n + 1] != self._values.shape[: n + 1]:
+        values, n = self._values, self.batch_dims
+        made = f(values, *args, **kwargs)
+        if not isinstance(made, Tensor) or made.shape[: n + 1] != values.shape[: n + 1]:
             got = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise SparseError(
                 f"S.map takes a function that keeps one value per stored entry: it was given "
-                f"{tuple(self._values.shape)} and returned {got}."
+                f"{tuple(values.shape)} and returned {got}."
             )
         return self.like(made)
 
@@ -342,14 +401,14 @@ class SparseTensor(Methods):
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseTensor:
         import copy
 
-        made = make(self.pattern, copy.deepcopy(self._given, memo), self.batch_dims)
-        made._source = self._source
+        made = make(self._pattern, copy.deepcopy(self._given, memo), self.batch_dims)
+        made._source, made._order = self._source, self._order
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._source, Arranged):
             return load, (self._source.pattern, self._given, self.batch_dims)
-        return load, (self.pattern, self._values, self.batch_dims)
+        return load, (self.pattern, self._ordered(), self.batch_dims)
 
     @property
     def _is_param(self) -> bool:
@@ -372,17 +431,25 @@ def load(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:
 def make(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:
     """Unchecked: canonical pattern, values in its order."""
     made = SparseTensor.__new__(SparseTensor)
-    made.pattern = pattern
+    made._pattern = pattern
     made._given = values
     made._source = None
     made.batch_dims = batch_dims
     return made
 
 
+def at(pattern: Pattern, values: Tensor, batch_dims: int = 0) -> SparseTensor:
+    """Unchecked: values by ascending places; `pattern` is that of the result, unless it repeats places."""
+    made = make(pattern.canonical(), values, batch_dims)
+    if pattern._slot is not None and not pattern.has_duplicates:
+        made._order = pattern
+    return made
+
+
 def picked(pattern: Pattern, dense: Tensor) -> SparseTensor:
-    """Unchecked: canonical pattern, values read from a dense tensor by each operation."""
-    made = make(pattern, dense)
-    made._source = Picked(pattern)
+    """Unchecked: values read from a dense tensor by each operation."""
+    made = at(pattern, dense)
+    made._source = Picked(made._pattern)
     return made
 
 

@@ -45,7 +45,7 @@ def register() -> None:
 
 
 def _flatten(S: SparseTensor) -> tuple[list[Any], Context]:
-    values = S.values()
+    values = S._ordered()
     dims = values.dim() if isinstance(values, Tensor) else -1
     return [values], Context(S.pattern, S.batch_dims, dims, _laid(values))
 
@@ -75,7 +75,7 @@ def _unflatten(leaves: Any, context: Context) -> SparseTensor:
             "to S.values(), or return the values."
         )
     if not isinstance(values, Tensor) or context.dims < 0:
-        return make(context.pattern, values, context.batch_dims)  # a tree of something else
+        return make(context.pattern.canonical(), values, context.batch_dims)  # a tree of something else
     b = context.batch_dims + values.dim() - context.dims
     if values.dim() < context.dims:
         b = _one_less(values, context)
@@ -86,7 +86,11 @@ def _unflatten(leaves: Any, context: Context) -> SparseTensor:
             f"values of the shape {tuple(values.shape)} don't fit the {context.pattern.nnz} entries of a sparse tensor "
             f"with {context.batch_dims} batch dimensions: map S.values() instead, or use out_dims=0."
         )
-    return make(context.pattern, values, b)
+    return (
+        SparseTensor(context.pattern, values, batch_dims=b)
+        if context.pattern._slot is not None
+        else make(context.pattern, values, b)
+    )
 
 
 def _one_less(values: Tensor, context: Context) -> int:
@@ -119,5 +123,5 @@ def collate(
     """What a DataLoader makes of its samples: a batch dimension if they share a pattern, else a stack."""
     from gradmend.sparse.ops.structure.join import batch, stack
 
-    first = tensors[0].pattern
-    return batch(tensors) if all(t.pattern == first for t in tensors) else stack(tensors)
+    first = tensors[0]._pattern
+    return batch(tensors) if all(t._pattern == first for t in tensors) else stack(tensors)

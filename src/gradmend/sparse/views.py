@@ -37,6 +37,7 @@ class Views:
     _size: Size
 
     if TYPE_CHECKING:
+        canonical: Callable[[], Pattern]
         _trusted: Callable[[Tensor, Any], Pattern]
 
     def _no_views(self) -> None:
@@ -135,8 +136,8 @@ class Views:
     def prepare(self) -> Pattern:
         """Builds what products need now instead of at first use (before forking workers or compiling)."""
         if len(self._size) == 2:
-            local = self._local().pattern
-            _ = local._ptr
+            local = self.canonical()._local().pattern
+            _ = local._ptr, local._axes
             local._transposed()
         return self  # type: ignore[return-value]
 

@@ -289,3 +289,15 @@ def test_a_sequence_knows_who_sees_features() -> None:
     mixed.register_forward_hook(lambda module, args, out: None)
     with pytest.raises(SparseError, match="make it a MapSequential"):
         MapSequential(mixed)(x)
+
+
+@pytest.mark.parametrize("kind", [SubmanifoldConv2d, SubmanifoldConv3d, StridedConv3d, TransposedConv2d])
+def test_errors_name_the_class_that_was_called(kind: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\W.*strange"):
+        kind(4, 16, 3, strange=1)
+    if kind in (SubmanifoldConv2d, SubmanifoldConv3d):
+        with pytest.raises(SparseError, match=rf"^{kind.__name__} takes no padding: .* padding \(1, 1"):
+            kind(4, 16, 3, padding=1)
+        with pytest.raises(SparseError, match=rf"^{kind.__name__} has odd kernel sizes"):
+            kind(4, 16, 2)
+    assert kind(4, 16, 3, bias=False).bias is None

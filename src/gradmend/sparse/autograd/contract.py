@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.autograd.place import in_place_is_fine
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.kernels import gustavson
 from gradmend.sparse.kernels.plain import conj, wide
 from gradmend.sparse.pattern import Pattern
@@ -166,6 +167,7 @@ def bare(x: Tensor, y: Tensor, plan: Plan, out: int) -> Tensor:
     return kernel(plan.product, x, y)
 
 
+@skips_undefined
 class Contract(torch.autograd.Function):
     """Keeps operands, not terms; its derivatives are contractions of the same triples."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse import kernels
+from gradmend.sparse.kernels.checks import seen
 from gradmend.sparse.kernels.plain import conj
 
 
@@ -16,8 +17,8 @@ def spmm(
     ptr: Tensor, col: Tensor, tptr: Tensor, trow: Tensor, perm: Tensor, values: Tensor, X: Tensor, flip: bool
 ) -> Tensor:
     if flip:
-        return kernels.spmm(tptr, trow, values, X, perm)
-    return kernels.spmm(ptr, col, values, X)
+        return kernels.spmm(tptr, trow, values, X, perm, seen(tptr, trow, X.shape[0], perm))
+    return kernels.spmm(ptr, col, values, X, None, seen(ptr, col, X.shape[0]))
 
 
 @spmm.register_fake
@@ -30,7 +31,7 @@ def _(
 
 @torch.library.custom_op("gradmend::sddmm", mutates_args=())
 def sddmm(ptr: Tensor, col: Tensor, tptr: Tensor, trow: Tensor, perm: Tensor, A: Tensor, B: Tensor) -> Tensor:
-    return kernels.sddmm(ptr, col, A, B)
+    return kernels.sddmm(ptr, col, A, B, None, seen(ptr, col, B.shape[0]))
 
 
 @sddmm.register_fake

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from gradmend.sparse import kernels
 from gradmend.sparse.autograd import custom_ops
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.pattern import Pattern
 
@@ -85,6 +86,7 @@ def _spmm(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
     return kernels.spmm(pattern._ptr, pattern._col, values, X, None, pattern._size)
 
 
+@skips_undefined
 class SpMM(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, X: Tensor, pattern: Pattern, flip: bool) -> Tensor:
@@ -134,6 +136,7 @@ class SpMM(torch.autograd.Function):
         return out.unflatten(0, (count, -1)), 0
 
 
+@skips_undefined
 class SDDMM(torch.autograd.Function):
     @staticmethod
     def forward(A: Tensor, B: Tensor, pattern: Pattern) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradmend.sparse import kernels
 from gradmend.sparse.autograd.place import in_place_is_fine
 from gradmend.sparse.autograd.primitive import apply
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels.plain import wide
 from gradmend.sparse.segments import Segments
@@ -39,6 +40,7 @@ def segment_sum(values: Tensor, segs: Segments) -> Tensor:
     return values.new_zeros(segs.groups, *values.shape[1:]).index_add(0, segs.seg, values)
 
 
+@skips_undefined
 class SegmentSum(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, segs: Segments) -> Tensor:

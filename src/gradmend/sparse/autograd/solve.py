@@ -11,6 +11,7 @@ from torch._C._functorch import TransformType
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from gradmend.sparse.autograd.product import product, sampled
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.kernels.plain import conj
 from gradmend.sparse.pattern import Pattern
 
@@ -18,6 +19,7 @@ from gradmend.sparse.pattern import Pattern
 Solver = Callable[[Tensor, Tensor, Pattern, bool], Tensor]
 
 
+@skips_undefined
 class Solve(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, b: Tensor, pattern: Pattern, solver: Solver, flip: bool) -> Tensor:

@@ -1,5 +1,6 @@
 """Sparse tensors and tables whose rows lie on many processes: only the rows that are needed are sent."""
 
+from gradmend.sparse.distributed.bags import ShardedEmbeddingBag, ShardedEmbeddingBagCollection
 from gradmend.sparse.distributed.checkpoint import latest, load_checkpoint, save_checkpoint
 from gradmend.sparse.distributed.ddp import sparse_hook
 from gradmend.sparse.distributed.embedding import ShardedEmbedding
@@ -8,6 +9,8 @@ from gradmend.sparse.distributed.shards import Shards, traffic
 
 __all__ = [
     "ShardedEmbedding",
+    "ShardedEmbeddingBag",
+    "ShardedEmbeddingBagCollection",
     "ShardedSparseTensor",
     "Shards",
     "latest",

@@ -28,6 +28,7 @@ from gradmend.sparse.optim.base import RowOptimizer
 
 _STEP = "step-"
 _PARTIAL = ".partial"
+_METADATA = ".metadata"  # torch.distributed.checkpoint's, written last
 _WHOLE = "last"  # state that every row of a table has (lazy decay), touched or not
 
 
@@ -35,6 +36,29 @@ def latest(folder: str | Path) -> Path | None:
     """The newest checkpoint that is whole."""
     found = [p for p in Path(folder).glob(f"{_STEP}*") if not p.name.endswith(_PARTIAL)]
     return max(found, key=lambda p: int(p.name.removeprefix(_STEP)), default=None)
+
+
+def _seen(folder: str | Path) -> Path | None:
+    """The newest checkpoint, which all ranks must see: else an error on all of them."""
+    import xxhash
+
+    mine = latest(folder)
+    mark = None if mine is None else (mine.name, xxhash.xxh3_64_hexdigest((mine / _METADATA).read_bytes()))
+    every = _from_all(mark)
+    if any(one != every[0] for one in every):
+        told = ", ".join(f"rank {i} {'none' if one is None else one[0]}" for i, one in enumerate(every))
+        same = " of other contents" if len({None if one is None else one[0] for one in every}) == 1 else ""
+        raise SparseError(
+            f"ranks see other checkpoints in {folder}: {told}{same}. Nothing was loaded: give a folder on a disk that "
+            f"all ranks share, and wait until each of them shows the newest."
+        )
+    return mine
+
+
+def _from_all(mine: Any) -> list[Any]:
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    return every
 
 
 def save_checkpoint(
@@ -62,14 +86,23 @@ def save_checkpoint(
         for old in whole[: -max(keep, 1)]:
             shutil.rmtree(old)
     dist.barrier()
+    lost = [rank for rank, here in enumerate(_from_all(done.exists())) if not here]
+    if lost:
+        raise SparseError(
+            f"rank 0 saved the checkpoint {done.name}, and rank {lost[0]} does not see it in {folder}: give a folder on a "
+            f"disk that all ranks share."
+        )
     return done
 
 
 def load_checkpoint(
     folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
 ) -> int | None:
-    """The newest whole checkpoint of a folder, whoever has saved it; its step, or None if there is none."""
-    found = latest(folder)
+    """The newest whole checkpoint of a folder, whoever has saved it; its step, or None if there is none.
+
+    All ranks call it, and load the same step.
+    """
+    found = _seen(folder)
     if found is None:
         return None
     meta = FileSystemReader(str(found)).read_metadata().state_dict_metadata
@@ -173,27 +206,28 @@ def _optimizer_state(
 def _spread(shards: Shards, state: dict[str, Any]) -> dict[str, Any]:
     """This rank's rows of state -> an even share of the list of all."""
     low, _ = shards.bounds()
-    tensors = {k: x for k, x in state.items() if isinstance(x, Tensor) and k != _WHOLE}
+    device = shards.device
+    tensors = {k: x.to(device) for k, x in state.items() if isinstance(x, Tensor) and k != _WHOLE}
     if tensors and "rows" not in tensors:
-        tensors["rows"] = torch.arange(shards.count)
+        tensors["rows"] = torch.arange(shards.count, device=device)
     count = tensors["rows"].shape[0] if tensors else 0
     every: list[Any] = [None] * shards.world
     kinds = {k: (x.dtype, tuple(x.shape[1:])) for k, x in tensors.items()}
     dist.all_gather_object(every, (count, kinds), group=shards.group)
     kinds = next((k for _, k in every if k), {})
     for name, (dtype, shape) in kinds.items():
-        tensors.setdefault(name, torch.empty(0, *shape, dtype=dtype))
+        tensors.setdefault(name, torch.empty(0, *shape, dtype=dtype, device=device))
     if not kinds:
         return {}
     even = Shards(sum(n for n, _ in every), shards.mesh)
     first = sum(n for n, _ in every[: shards.rank])
-    to = even.owner(torch.arange(first, first + count))
+    to = even.owner(torch.arange(first, first + count, device=device))
     tensors["rows"] = tensors["rows"] + low
     order = sorted(tensors)
     sent = route(shards.group, to, *(tensors[k] for k in order))
     made = {k: even.wrap(x) for k, x in zip(order, sent, strict=True)}
     if _WHOLE in state:
-        made[_WHOLE] = shards.wrap(state[_WHOLE])
+        made[_WHOLE] = shards.wrap(state[_WHOLE].to(device))
     return made
 
 
@@ -202,7 +236,7 @@ def _room(model: nn.Module, key: str, like: Tensor) -> Any:
     for name, shards in _tables(model).items():
         if key.startswith(f"optimizer.{name}."):
             even = Shards(like.shape[0], shards.mesh)
-            return even.wrap(torch.zeros(even.count, *like.shape[1:], dtype=like.dtype))
+            return even.wrap(torch.zeros(even.count, *like.shape[1:], dtype=like.dtype, device=shards.device))
     return torch.zeros(like.shape, dtype=like.dtype)
 
 

@@ -19,23 +19,23 @@ def sparse_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> tor
     ranks = dist.get_world_size(group)
     if gradient.is_sparse:
         done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(_mean(gradient.coalesce(), ranks, group))
+        done.set_result(summed(gradient, group) / ranks)
         return done
     work = dist.all_reduce(gradient.div_(ranks), group=group, async_op=True)
     assert work is not None
     return work.get_future().then(lambda found: found.value()[0])
 
 
-def _mean(gradient: Tensor, ranks: int, group: dist.ProcessGroup | None) -> Tensor:
+def summed(gradient: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The sum of all ranks' sparse gradients, by gathering their rows."""
+    gradient = gradient.coalesce()
     mine = torch.tensor([gradient._nnz()], device=gradient.device)
-    counts = [torch.zeros_like(mine) for _ in range(ranks)]
+    counts = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(counts, mine, group=group)
     entries = [int(count) for count in counts]
     indices = _gathered(gradient.indices().t(), entries, group)
     values = _gathered(gradient.values(), entries, group)
-    return torch.sparse_coo_tensor(
-        indices.t(), values / ranks, gradient.shape, check_invariants=False
-    ).coalesce()
+    return torch.sparse_coo_tensor(indices.t(), values, gradient.shape, check_invariants=False).coalesce()
 
 
 def _gathered(rows: Tensor, entries: list[int], group: dist.ProcessGroup | None) -> Tensor:

@@ -25,13 +25,24 @@ class ShardedSparseTensor:
     >>> y = S @ x                                       # x and y: this rank's rows, or DTensors of all
 
     `S @ X` sends the rows of X that other ranks have entries for, once each, and their gradients back. Values are an
-    ordinary tensor on each rank: a Parameter of this rank, and so is the state of its optimizer.
+    ordinary tensor on each rank: a Parameter of this rank, and so is the state of its optimizer. One dimension of a larger
+    mesh is taken with `replicate=False`: you sum gradients of the values over the others.
     """
 
-    def __init__(self, local: SparseTensor, size: tuple[int, int], mesh: DeviceMesh | None = None) -> None:
+    def __init__(
+        self,
+        local: SparseTensor,
+        size: tuple[int, int],
+        mesh: DeviceMesh | None = None,
+        *,
+        replicate: bool | None = None,
+    ) -> None:
+        if replicate:
+            raise SparseError("values are yours to replicate: pass replicate=False, and sum their gradients.")
         self.size = (int(size[0]), int(size[1]))
-        self.rows, self.cols = Shards(self.size[0], mesh), Shards(self.size[1], mesh)
-        agree(self.rows.group, "the size of a matrix", *self.size)
+        self.rows, self.cols = (Shards(n, mesh, replicate) for n in self.size)
+        self.rows.sends(local.device)
+        agree(self.rows, "the size of a matrix", *self.size)
         if local.pattern.ndim != 2 or local.batch_dims or local.dense_dim():
             raise PatternError("a sharded matrix has two sparse dimensions, and no others.")
         if tuple(local.shape) != (self.rows.count, self.size[1]):
@@ -39,7 +50,7 @@ class ShardedSparseTensor:
             raise PatternError(
                 f"rank {self.rows.rank} has the rows {low} to {high} of {self.size}, and was given {tuple(local.shape)}."
             )
-        self.local = local
+        self.local = local = local.coalesce()
         groups = grouped(local.pattern.col, self.size[1])
         self.halo = Halo(self.cols, groups.rows)
         # The same rows, with columns numbered by those that occur: what is fetched is the operand.
@@ -47,12 +58,14 @@ class ShardedSparseTensor:
         self._narrow = Pattern.sorted(index, (self.rows.count, groups.rows.shape[0]))
 
     @classmethod
-    def scatter(cls, S: SparseTensor, mesh: DeviceMesh | None = None) -> ShardedSparseTensor:
+    def scatter(
+        cls, S: SparseTensor, mesh: DeviceMesh | None = None, *, replicate: bool | None = None
+    ) -> ShardedSparseTensor:
         """From a matrix that every rank has whole; values keep their graph."""
         if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim():
             raise PatternError("a sharded matrix has two sparse dimensions, and no others.")
-        low, high = Shards(S.shape[0], mesh).bounds()
-        return cls(S[low:high], (S.shape[0], S.shape[1]), mesh)
+        low, high = Shards(S.shape[0], mesh, replicate).bounds()
+        return cls(S[low:high], (S.shape[0], S.shape[1]), mesh, replicate=replicate)
 
     def values(self) -> Tensor:
         """One for each entry of this rank's rows."""

@@ -32,22 +32,19 @@ traffic = _Traffic()
 
 
 class Shards:
-    """`total` rows over the ranks of a one-dimensional mesh (all ranks, unless given)."""
+    """`total` rows over the ranks of a one-dimensional mesh (all ranks, unless given).
 
-    def __init__(self, total: int, mesh: DeviceMesh | None = None) -> None:
-        if mesh is None:
-            if not dist.is_initialized():
-                raise SparseError(
-                    "there is no process group: start with torchrun and call init_process_group()."
-                )
-            kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
-            mesh = init_device_mesh(kind, (dist.get_world_size(),))
-        if mesh.ndim != 1:
-            raise SparseError(
-                f"rows are split along one dimension of a mesh, not {mesh.ndim}: pass mesh['name']."
-            )
+    `replicate`: the other dimension of a mesh of two, whose ranks have the same rows; False if they have others.
+    """
+
+    def __init__(
+        self, total: int, mesh: DeviceMesh | None = None, replicate: DeviceMesh | bool | None = None
+    ) -> None:
+        mesh = _all_ranks() if mesh is None else mesh
+        _one_dimension(mesh, replicate)
         self.total, self.mesh = int(total), mesh
         self.group: Any = mesh.get_group()
+        self.replicas: Any = replicate.get_group() if isinstance(replicate, DeviceMesh) else None
         self.world, self.rank = mesh.size(), mesh.get_local_rank()
         self.run = -(-self.total // self.world) if self.total else 0
 
@@ -55,6 +52,20 @@ class Shards:
         """The rows of a rank, [low, high)."""
         rank = self.rank if rank is None else rank
         return min(rank * self.run, self.total), min((rank + 1) * self.run, self.total)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the group's tensors are: under "nccl" it sends no others."""
+        return torch.device(self.mesh.device_type)
+
+    def sends(self, device: torch.device) -> None:
+        """An error if the group can't send tensors of this device."""
+        kinds = sorted({d.type for d in self.group._device_types})
+        if device.type not in kinds:
+            raise SparseError(
+                f"the process group sends tensors on {', '.join(kinds)}, and these are on {device.type}: move them to "
+                f"{kinds[0]}, or give init_process_group a backend for {device.type} too."
+            )
 
     @property
     def count(self) -> int:
@@ -80,11 +91,40 @@ class Shards:
         return full[low:high]
 
 
-def agree(group: Any, what: str, *numbers: int) -> None:
+def _all_ranks() -> DeviceMesh:
+    if not dist.is_initialized():
+        raise SparseError("there is no process group: start with torchrun and call init_process_group().")
+    kinds = [d.type for d in dist.distributed_c10d._get_default_group()._device_types]
+    accelerated = [kind for kind in kinds if kind != "cpu"]
+    only = accelerated and ("cpu" not in kinds or dist.get_backend() == "nccl")
+    return init_device_mesh(accelerated[0] if only else "cpu", (dist.get_world_size(),))
+
+
+def _one_dimension(mesh: DeviceMesh, replicate: DeviceMesh | bool | None) -> None:
+    """An error if gradients would have to be summed over ranks that nobody named."""
+    if mesh.ndim != 1:
+        raise SparseError(
+            f"rows are split along one dimension of a mesh, not {mesh.ndim}: pass mesh['name'], and the other "
+            f"dimension as replicate=mesh['other']."
+        )
+    if isinstance(replicate, DeviceMesh):
+        if replicate.ndim != 1:
+            raise SparseError(f"replicate takes one dimension of a mesh, not {replicate.ndim}.")
+        return
+    root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+    if replicate is None and root.size() != mesh.size():
+        named = f"{mesh.mesh_dim_names[0]!r} is" if mesh.mesh_dim_names else "this is"
+        raise SparseError(
+            f"{named} one dimension of a mesh of {tuple(root.mesh.shape)} ranks, and gradients must be summed over the "
+            f"other: pass it as replicate=mesh['other'], or replicate=False if those ranks have other parameters."
+        )
+
+
+def agree(shards: Shards, what: str, *numbers: int) -> None:
     """All ranks were given the same numbers, or all of them raise."""
-    mine = torch.tensor(numbers, dtype=torch.int64)
-    every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(every, mine, group=group)
+    mine = torch.tensor(numbers, dtype=torch.int64, device=shards.device)
+    every = [torch.empty_like(mine) for _ in range(shards.world)]
+    dist.all_gather(every, mine, group=shards.group)
     if any(not torch.equal(one, mine) for one in every):
         said = ", ".join(str(tuple(one.tolist())) for one in every)
         raise SparseError(f"ranks disagree about {what}: {said}.")

@@ -72,7 +72,7 @@ def as_dims(S: SparseTensor, dim: Any) -> tuple[int, ...]:
 
 
 def split(S: SparseTensor, dims: Sequence[int]) -> Split:
-    b, n = S.batch_dims, S.pattern.ndim
+    b, n = S.batch_dims, S._pattern.ndim
     return Split(
         tuple(d for d in dims if d < b),
         tuple(d - b for d in dims if b <= d < b + n),
@@ -82,7 +82,7 @@ def split(S: SparseTensor, dims: Sequence[int]) -> Split:
 
 def entries_first(S: SparseTensor) -> Tensor:
     """[nnz, *batch, *dense]"""
-    return S.values() if S.batch_dims == 0 else S.values().movedim(S.batch_dims, 0)
+    return S._values if S.batch_dims == 0 else S._values.movedim(S.batch_dims, 0)
 
 
 def entries_back(values: Tensor, batch_dims: int) -> Tensor:
@@ -103,9 +103,9 @@ def hand_back(
 
     Groups without entries hold `fill`.
     """
-    b, n = S.batch_dims, S.pattern.ndim
-    kept = tuple(S.pattern.size[d] for d in keep)
-    shown = tuple(S.pattern.size[d] if d in keep else 1 for d in range(n)) if keepdim else kept
+    b, n = S.batch_dims, S._pattern.ndim
+    kept = tuple(S._pattern.size[d] for d in keep)
+    shown = tuple(S._pattern.size[d] if d in keep else 1 for d in range(n)) if keepdim else kept
     if dense:
         if segs.ids is not None:
             found = put(segs.total, segs.ids, found, fill)
@@ -126,4 +126,4 @@ def hand_back(
 
 
 def reduced_size(S: SparseTensor, dims: Sequence[int]) -> int:
-    return math.prod([S.pattern.size[d] for d in dims])
+    return math.prod([S._pattern.size[d] for d in dims])

@@ -19,7 +19,7 @@ def is_number(x: Any) -> bool:
 
 
 def at_entries(S: SparseTensor, X: Tensor) -> Tensor:
-    """X, broadcast as usual, at the entries of S: something that goes with S.values()."""
+    """X, broadcast as usual, at the entries of S: something that goes with S._values."""
     if not isinstance(X, Tensor):
         raise SparseError(
             f"a sparse tensor is combined with tensors and numbers, not with {type(X).__name__}."
@@ -36,7 +36,7 @@ def at_entries(S: SparseTensor, X: Tensor) -> Tensor:
         raise SparseError(
             f"a dense operand of the shape {tuple(X.shape)} doesn't broadcast to S of the shape {shape}."
         )
-    return pick(X.reshape(full) if extra else X, S.pattern, S.batch_dims)
+    return pick(X.reshape(full) if extra else X, S._pattern, S.batch_dims)
 
 
 def pick(X: Tensor, pattern: Pattern, lead: int = 0) -> Tensor:
@@ -65,9 +65,9 @@ def add_to_dense(S: SparseTensor, X: Tensor) -> Tensor:
     """S + X for an X of S's shape: the values are added to a copy of X."""
     if X.layout is not torch.strided:
         raise torchs_own()
-    n, lead = S.pattern.ndim, S.batch_dims
-    values = S.values()
+    n, lead = S._pattern.ndim, S.batch_dims
+    values = S._values
     dtype = torch.promote_types(values.dtype, X.dtype)
-    flat = X.to(dtype).reshape(*X.shape[:lead], math.prod(S.pattern.size), *X.shape[lead + n :])
+    flat = X.to(dtype).reshape(*X.shape[:lead], math.prod(S._pattern.size), *X.shape[lead + n :])
     shape = (*flat.shape[:lead], S.nnz, *flat.shape[lead + 1 :])
-    return flat.index_add(lead, S.pattern._keys(), values.to(dtype).expand(shape)).reshape(X.shape)
+    return flat.index_add(lead, S._pattern._keys(), values.to(dtype).expand(shape)).reshape(X.shape)

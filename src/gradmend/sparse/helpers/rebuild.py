@@ -22,11 +22,11 @@ def rebuild(S: SparseTensor, indices: Tensor, size: Size, take: Tensor | None, n
 
 
 def keep(S: SparseTensor, pattern: Pattern, take: Tensor | None) -> SparseTensor:
-    values = S.values() if take is None else S.values().index_select(S.batch_dims, take)
+    values = S._values if take is None else S._values.index_select(S.batch_dims, take)
     return make(pattern, values, S.batch_dims)
 
 
 def only(S: SparseTensor, mask: Tensor) -> SparseTensor:
     """The entries where mask [nnz] holds."""
     take = mask.nonzero().squeeze(1)
-    return keep(S, Pattern._trusted(S.pattern._indices[:, take], S.pattern.size), take)
+    return keep(S, Pattern._trusted(S._pattern._indices[:, take], S._pattern.size), take)

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradmend.sparse.errors import PatternError
 from gradmend.sparse.helpers.gather import pick
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.tensor import SparseTensor, make, picked
+from gradmend.sparse.tensor import SparseTensor, at, picked
 
 
 def from_dense(X: Any, mask: Any = None, *, sparse_dims: int | None = None) -> SparseTensor:
@@ -22,7 +22,7 @@ def from_dense(X: Any, mask: Any = None, *, sparse_dims: int | None = None) -> S
         raise PatternError("a number is no sparse tensor: from_dense takes at least one dimension.")
     n = X.dim() if sparse_dims is None else sparse_dims
     if isinstance(mask, Pattern):
-        pattern = mask.canonical()
+        pattern = mask
     else:
         if mask is None:
             mask = X.detach() != 0
@@ -34,7 +34,7 @@ def from_dense(X: Any, mask: Any = None, *, sparse_dims: int | None = None) -> S
         raise PatternError(f"the mask is for the shape {pattern.size}, and X has the shape {tuple(X.shape)}.")
     if X.requires_grad and X.is_leaf and torch.is_grad_enabled():
         return picked(pattern, X)  # read by each operation: S may be made once and trained for ever
-    return make(pattern, pick(X, pattern))
+    return at(pattern, pick(X, pattern.canonical()))
 
 
 def from_lists(

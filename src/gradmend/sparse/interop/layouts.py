@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.errors import PatternError, SparseError
 from gradmend.sparse.interop.compressed import from_blocks, from_csc, from_csr
 from gradmend.sparse.interop.dense import from_dense
@@ -90,6 +91,7 @@ def _constructed(node: Any) -> tuple[bool, bool]:
     return found, linear
 
 
+@skips_undefined
 class _Once(torch.autograd.Function):
     """Values that have a first derivative, and no second."""
 
@@ -133,11 +135,12 @@ def _batched(A: Tensor, ptr: Tensor, index: Tensor, values: Tensor) -> SparseTen
         raise PatternError(f"a batch of {A.layout} can't be converted: use its items.")
     build = from_csr if A.layout == torch.sparse_csr else from_csc
     parts = [build(p, i, v, tuple(A.shape[1:3])) for p, i, v in zip(ptr, index, values, strict=True)]
-    if all(p.pattern == parts[0].pattern for p in parts):
-        return make(parts[0].pattern, torch.stack([p.values() for p in parts]), 1)
+    if all(p._pattern == parts[0]._pattern for p in parts):
+        return make(parts[0]._pattern, torch.stack([p._values for p in parts]), 1)
     return stack(parts)
 
 
+@skips_undefined
 class ToTorch(torch.autograd.Function):
     """Hands the entries over to a torch layout; takes back a gradient of whatever layout torch returns."""
 
@@ -148,13 +151,10 @@ class ToTorch(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, ctx.pattern, _, _ = inputs
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
-        if grad is None:
-            return None, None, None, None
         from gradmend.sparse.helpers.gather import pick
         from gradmend.sparse.ops.structure.index import sparse_mask
 
@@ -169,7 +169,7 @@ class ToTorch(torch.autograd.Function):
             return pick(grad, ctx.pattern), None, None, None
         shape = (ctx.pattern.nnz, *grad.shape[ctx.pattern.ndim :])
         at = make(ctx.pattern, torch.zeros(shape, dtype=grad.dtype, device=grad.device))
-        return sparse_mask(from_torch(grad), at).values(), None, None, None
+        return sparse_mask(from_torch(grad), at)._values, None, None, None
 
 
 def build(values: Tensor, pattern: Pattern, layout: torch.layout, block: Any = None) -> Tensor:
@@ -198,4 +198,4 @@ def to_layout(S: SparseTensor, layout: torch.layout, block: tuple[int, int] | No
     """A torch sparse tensor whose gradients come back to S's values, never through the dense matrix."""
     if S.batch_dims:
         raise SparseError("batch dimensions have no counterpart in torch's layouts: use S.unbatch() first.")
-    return ToTorch.apply(S.values(), S.pattern, layout, block)
+    return ToTorch.apply(S._values, S._pattern, layout, block)

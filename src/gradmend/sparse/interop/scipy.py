@@ -38,8 +38,10 @@ def to_scipy(S: SparseTensor, layout: str = "csr") -> Any:
         S = S.sparsify()
     if S.requires_grad:
         raise SparseError("scipy knows no gradients: call S.detach().to_scipy().")
-    values = S.values().cpu()
+    values = S._values.cpu()
     if values.dtype == torch.bfloat16:
         raise SparseError("scipy has no bfloat16: call S.float().to_scipy().")
-    made = scipy.sparse.coo_array((values.numpy(), tuple(S.indices().cpu().numpy())), shape=tuple(S.shape))
+    made = scipy.sparse.coo_array(
+        (values.numpy(), tuple(S._pattern._indices.cpu().numpy())), shape=tuple(S.shape)
+    )
     return made.asformat(layout)

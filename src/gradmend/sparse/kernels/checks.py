@@ -8,10 +8,12 @@ Indices are followed blindly, so they come from a validated pattern (`size` says
 
 from __future__ import annotations
 
-from typing import NoReturn
+import os
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradmend.sparse.errors import PatternError, SparseError
 from gradmend.sparse.kernels import team
@@ -59,6 +61,23 @@ def operand(name: str, t: Tensor, *shape: int | None) -> None:
     raise SparseError(f"{name} has the shape {tuple(t.shape)}, and ({wanted}) is needed.")
 
 
+_looking = os.environ.get("GRADMEND_CHECK_IDS", "0") not in ("", "0")
+
+
+def check_ids(on: bool = True) -> None:
+    """Checks ids of look-ups on a device before they are used; the host waits for each. On the CPU they always are.
+
+    Without it the device itself refuses ids outside of the table, at a later line and by its own words.
+    """
+    global _looking
+    _looking = bool(on)
+
+
+def looked_at(t: Tensor) -> bool:
+    """Whether the numbers of t are checked: reading those of a device makes the host wait."""
+    return t.is_cpu or _looking
+
+
 def same_device(*tensors: Tensor) -> None:
     first = tensors[0].device
     for t in tensors:
@@ -95,3 +114,32 @@ def csr(crow: Tensor, col: Tensor, cols: int, perm: Tensor | None = None) -> Non
         places("columns", col, nnz, cols)
         if perm is not None:
             places("the permutation", perm, nnz, nnz)
+
+
+_MOST = 256
+_checked: dict[Any, Any] = {}  # memory of indices -> versions, and the memory itself, weakly
+
+
+def seen(crow: Tensor, col: Tensor, cols: int, perm: Tensor | None = None) -> tuple[int, int]:
+    """The size of a pattern that a compiled graph hands over, checked when it first does.
+
+    Every call brings the same memory, under other tensors (AOTAutograd detaches views that backward keeps). A pattern
+    keeps its memory to itself: it changes in no other way than one that versions count. On a device torch's own
+    operations follow indices, and check them there.
+    """
+    size = (crow.shape[0] - 1, cols)
+    if not col.is_cpu:
+        return size
+    given = [t for t in (crow, col, perm) if t is not None]
+    if any(t.dim() != 1 for t in given):
+        csr(crow, col, cols, perm)
+    key = (cols, *[(t.data_ptr(), t.shape[0], t.stride(0), t.dtype) for t in given])
+    now = [(t._version, StorageWeakRef(t.untyped_storage())) for t in given]
+    kept = _checked.get(key)
+    if kept is not None and kept == now and not any(memory.expired() for _, memory in kept):
+        return size
+    csr(crow, col, cols, perm)
+    if len(_checked) >= _MOST:
+        _checked.clear()
+    _checked[key] = now
+    return size

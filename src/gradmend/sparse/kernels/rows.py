@@ -29,6 +29,7 @@ class Touched(NamedTuple):
 
     groups: Groups
     values: Tensor  # [n, ...], in the gradient's own order
+    fresh: int | None = None  # how many of the rows have no state yet, if known
 
     @property
     def rows(self) -> Tensor:
@@ -45,20 +46,26 @@ class Touched(NamedTuple):
         return ordered.new_zeros(self.rows.shape[0], *ordered.shape[1:]).index_add_(0, seg, ordered)
 
 
-def touched(param: Tensor, grad: Tensor) -> Touched:
-    """What a COO gradient names, checked; nothing is changed yet."""
+def fitting(param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """The row numbers [n] and values [n, ...] of a COO gradient, whose shapes are checked."""
     operand("the gradient", grad, *param.shape)
     same_device(param, grad)
     index, values = grad._indices(), grad._values()
     operand("the gradient's indices", index, 1, values.shape[0])
     operand("the gradient's values", values, None, *param.shape[1:])
-    checks.places("rows of the gradient", index[0], values.shape[0], param.shape[0])
+    return index[0], values
+
+
+def touched(param: Tensor, grad: Tensor) -> Touched:
+    """What a COO gradient names, checked; nothing is changed yet."""
+    index, values = fitting(param, grad)
+    checks.places("rows of the gradient", index, values.shape[0], param.shape[0])
     n = values.shape[0]
     # AccumulateGrad forgets that a gradient is coalesced (2.13): it shows.
-    if grad.is_coalesced() or bool((index[0, 1:] > index[0, :-1]).all()):
+    if grad.is_coalesced() or bool((index[1:] > index[:-1]).all()):
         each = torch.arange(n + 1, device=index.device)
-        return Touched(Groups(each, index[0].contiguous(), each[:n]), values)
-    return Touched(grouped(index[0], param.shape[0], known=True), values)
+        return Touched(Groups(each, index.contiguous(), each[:n]), values)
+    return Touched(grouped(index, param.shape[0], known=True), values)
 
 
 def finite(values: Tensor) -> bool:

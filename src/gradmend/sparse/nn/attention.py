@@ -121,7 +121,7 @@ class GraphAttention(nn.Module):
         Values of the adjacency, if it has some, are added to the scores before the softmax.
         """
         weighted = A if isinstance(A, Pattern) else adjacency("GraphAttention", A)
-        pattern = (weighted if isinstance(weighted, Pattern) else weighted.pattern).canonical()
+        pattern = weighted.canonical() if isinstance(weighted, Pattern) else weighted._pattern
         if pattern.ndim != 2 or pattern.size[1] != x.shape[0] or pattern.size[0] != x.shape[0]:
             raise PatternError(f"the adjacency is {pattern.size}, and there are {x.shape[0]} nodes.")
         h = self.lin(x).view(-1, self.heads, self.out_features).transpose(0, 1)  # [heads, nodes, out]
@@ -129,7 +129,7 @@ class GraphAttention(nn.Module):
         score = left.index_select(1, pattern._row) + right.index_select(1, pattern._col)
         score = F.leaky_relu(score, self.negative_slope)
         if isinstance(weighted, SparseTensor):
-            score = score + weighted.values()
+            score = score + weighted._values
         weights: SparseTensor = make(pattern, score, 1).softmax(-1)
         if self.dropout and self.training:
             weights = weights.map(F.dropout, self.dropout)

@@ -41,7 +41,7 @@ def _owners(parameters: Parameters) -> list[Tensor]:
 def _numbers(grad: Any) -> Tensor:
     """Each place's gradient once: repeated places of a COO gradient stand for their sum."""
     if isinstance(grad, SparseTensor):
-        return grad.values()
+        return grad._values
     if grad.layout == torch.strided:
         return grad
     if grad.layout == torch.sparse_coo:

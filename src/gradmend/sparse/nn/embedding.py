@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradmend.sparse import kernels
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.errors import OutsideError, SparseError
 from gradmend.sparse.interop.layouts import ToTorch
+from gradmend.sparse.kernels import checks
 from gradmend.sparse.kernels.grouping import grouped
 from gradmend.sparse.kernels.plain import conj, wide
 from gradmend.sparse.kernels.rows import take
@@ -107,7 +109,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             return largest
         if self.mode == "mean":
             count = ptr.diff().clamp_(min=1).to(self.weight.dtype)
-            share = count.reciprocal().repeat_interleave(ptr.diff())
+            share = count.reciprocal().repeat_interleave(ptr.diff(), output_size=ids.shape[0])
             weights = share if weights is None else weights * share
         if weights is None:
             weights = torch.ones(ids.shape[0], dtype=self.weight.dtype, device=ids.device)
@@ -168,7 +170,12 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         return out / count.clamp(min=1).to(out.dtype)[:, None]
 
     def _words(self, S: SparseTensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim() or S.pattern.size[1] != self.weight.shape[0]:
+        if (
+            S._pattern.ndim != 2
+            or S.batch_dims
+            or S.dense_dim()
+            or S._pattern.size[1] != self.weight.shape[0]
+        ):
             raise SparseError(
                 f"a bag of words is a sparse matrix of (bags, {self.weight.shape[0]}), not {tuple(S.shape)}."
             )
@@ -177,7 +184,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
                 f'a SparseTensor has weights of its own, and this bag has mode="{self.mode}": '
                 'use mode="sum" (divide the values by their sum for a mean).'
             )
-        return S.pattern._col, S.pattern._ptr, S.values()
+        return S._pattern._col, S._pattern._ptr, S._values
 
     def _bags(
         self, ids: Tensor, offsets: Tensor | None, weights: Tensor | None
@@ -201,8 +208,8 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
             ptr = torch.cat([ptr, ptr.new_tensor([flat.shape[0]])])
         # Only then does torch leave them out: else it adds them to the last bag, or counts them there (2.13).
         tail = self.mode == "sum" and self.padding_idx is None
-        if torch.compiler.is_compiling():
-            if not tail and self.include_last_offset:
+        if torch.compiler.is_compiling() or not checks.looked_at(ptr):
+            if self.include_last_offset and (not tail or not torch.compiler.is_compiling()):
                 torch._assert_async(ptr[-1] == flat.shape[0], "the last offset is not the number of ids")
             return flat, ptr, weights
         last = _checked(ptr, flat.shape[0])
@@ -222,6 +229,7 @@ class SparseEmbeddingBag(nn.EmbeddingBag):
         return ids[kept], _before(kept)[ptr], None if weights is None else weights[kept]
 
 
+@skips_undefined
 class _Bags(torch.autograd.Function):
     """Sums of weighted rows; the table's gradient is one row for each row named."""
 
@@ -239,7 +247,10 @@ class _Bags(torch.autograd.Function):
         d_table = d_weights = None
         bags, bag = ptr.shape[0] - 1, kernels.rows_of(ptr, ids.shape[0])
         again = torch.is_grad_enabled()  # kernels have no graph for a second derivative, torch's own ops do
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[0] and not again and not ids.is_cpu:
+            # A row for each id: how many different ones there are, the host would have to wait for.
+            d_table = _of_ids(ids, conj(weights)[:, None] * grad.index_select(0, bag), table)
+        elif ctx.needs_input_grad[0]:
             groups = grouped(ids, table.shape[0], known=True)
             if again:
                 terms = (weights.conj()[:, None] * grad[bag]).to(wide(grad.dtype))
@@ -259,6 +270,7 @@ class _Bags(torch.autograd.Function):
         return d_table, d_weights, None, None
 
 
+@skips_undefined
 class _Largest(torch.autograd.Function):
     """The largest of each feature in a bag; the table's gradient is one row for each row that has some feature's largest."""
 
@@ -283,6 +295,7 @@ class _Largest(torch.autograd.Function):
         return _by_rows(named, summed, table), None, None
 
 
+@skips_undefined
 class Rows(torch.autograd.Function):
     """table[ids] with a row-sparse gradient. torch's own embedding has no third derivative, and no second of no ids (2.13)."""
 
@@ -303,10 +316,15 @@ class Rows(torch.autograd.Function):
             kept = ids != ctx.padding
             ids, grad = ids[kept], grad[kept]
         if not torch.is_grad_enabled():
-            return torch.sparse_coo_tensor(ids[None], grad, table.shape, check_invariants=False), None, None
+            return _of_ids(ids, grad, table), None, None
         groups = grouped(ids, table.shape[0], known=True)
         summed = grad.new_zeros(groups.rows.shape[0], grad.shape[1]).index_add(0, groups.each, grad)
         return _by_rows(groups.rows, summed, table), None, None
+
+
+def _of_ids(ids: Tensor, values: Tensor, table: Tensor) -> Tensor:
+    """The gradient of a table, rows as often as they were looked up."""
+    return torch.sparse_coo_tensor(ids[None], values, table.shape, check_invariants=False)
 
 
 def _by_rows(rows: Tensor, values: Tensor, table: Tensor) -> Tensor:
@@ -331,6 +349,18 @@ def _checked(ptr: Tensor, ids: int) -> int:
     return last
 
 
+def bags_of(ids: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ids in one vector, and where each bag begins, with the end of the last. Ids after the last bag are left out."""
+    flat = ids.reshape(-1).to(torch.int64)
+    if ids.dim() == 2 and offsets is None:
+        return flat, torch.arange(ids.shape[0] + 1, device=ids.device) * ids.shape[1]
+    if ids.dim() != 1 or offsets is None:
+        raise SparseError(f"ids are (bags, n), or one vector with offsets; not {tuple(ids.shape)}.")
+    ptr = torch.cat([offsets.to(torch.int64), offsets.new_tensor([flat.shape[0]], dtype=torch.int64)])
+    _checked(ptr, flat.shape[0])
+    return flat, ptr
+
+
 def _before(kept: Tensor) -> Tensor:
     """[n + 1]: how many are kept before each place."""
     return F.pad(kept.cumsum(0), (1, 0))
@@ -348,7 +378,7 @@ def _only(options: dict[str, Any], *names: str) -> None:
 def _inside(ids: Tensor, bound: int) -> None:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise SparseError(f"ids are whole numbers, not {ids.dtype}.")
-    if ids.numel() and not ids.is_meta and not torch.compiler.is_compiling():
+    if ids.numel() and not ids.is_meta and not torch.compiler.is_compiling() and checks.looked_at(ids):
         low, high = (int(n) for n in _raw(ids).aminmax())
         if low < 0 or high >= bound:
             raise OutsideError(f"ids go from {low} to {high}, and the table has the rows 0 to {bound - 1}.")

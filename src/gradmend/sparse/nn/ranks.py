@@ -40,12 +40,16 @@ def check(weight: SparseWeight) -> None:
     ddp = _active()
     if ddp is None or torch.compiler.is_compiling():
         return
-    if weight.fingerprint.tolist() != mark_of(weight):
-        raise PatternError(
-            f"the pattern of a sparse weight on rank {torch.distributed.get_rank(ddp.process_group)} is no longer "
-            f"that of rank 0, so their values would be added up at different places: load the same state on all "
-            f"ranks."
-        )
+    said = (
+        f"the pattern of a sparse weight on rank {torch.distributed.get_rank(ddp.process_group)} is no longer "
+        f"that of rank 0, so their values would be added up at different places: load the same state on all "
+        f"ranks."
+    )
+    if not weight.fingerprint.is_cpu:  # the device compares: the host does not wait for it
+        mine = torch.tensor(mark_of(weight)).to(weight.fingerprint.device, non_blocking=True)
+        torch._assert_async((weight.fingerprint == mine).all(), said)
+    elif weight.fingerprint.tolist() != mark_of(weight):
+        raise PatternError(said)
 
 
 def mark_of(weight: SparseWeight) -> list[int]:
@@ -61,7 +65,7 @@ def agree(module: nn.Module, group: Any, verified: bool = True) -> None:
 
     from gradmend.sparse.nn.weight import SparseWeight
 
-    if dist.get_world_size(group) == 1 or dist.get_backend(group) == "fake":
+    if dist.get_world_size(group) == 1 or "fake" in dist.get_backend(group):
         return
     weights = {
         name: m for name, m in module.named_modules() if isinstance(m, SparseWeight) and not m.values.is_meta
@@ -87,6 +91,19 @@ def _agree(weight: SparseWeight, group: Any) -> None:
     weight.adopt(Pattern(places, size))
 
 
+def leave_alone(module: nn.Module) -> None:
+    """DDP ignores parameters whose rows lie on many ranks: each rank has others."""
+    own = [
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, part in module.named_modules()
+        for name in getattr(part, "sharded", ())
+        if isinstance(getattr(type(part), "sharded", None), tuple)
+    ]
+    if own:
+        ignored = [*getattr(module, "_ddp_params_and_buffers_to_ignore", ()), *own]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ignored)
+
+
 def install() -> None:
     """DDP sends parameters round when it is made, and would do so to other places: the places go first."""
     plain = DistributedDataParallel.__init__
@@ -101,6 +118,7 @@ def install() -> None:
             mesh, group = kwargs.get("device_mesh"), kwargs.get("process_group")
             group = group or (mesh.get_group(mesh_dim=0) if mesh is not None else dist.group.WORLD)
             agree(module, group, kwargs.get("init_sync", True))
+            leave_alone(module)
         plain(self, module, *args, **kwargs)
 
     DistributedDataParallel.__init__ = __init__  # type: ignore[method-assign]

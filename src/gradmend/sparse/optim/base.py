@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels import rows as kernel
+from gradmend.sparse.kernels import unread
 from gradmend.sparse.kernels.rows import Touched
+from gradmend.sparse.kernels.unread import Unread
 from gradmend.sparse.optim import fitting
 from gradmend.sparse.optim import slots as slotted
 from gradmend.sparse.optim.slots import Slots, State
 
 Group = dict[str, Any]
+
+
+class Waiting(NamedTuple):
+    """A gradient on a device, whose numbers are read with those of all others."""
+
+    at: int  # among the gradients of the step
+    name: str
+    facts: Tensor
+    grad: Tensor | Unread
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -57,28 +68,40 @@ class RowOptimizer(torch.optim.Optimizer):
     def _checked(self) -> list[tuple[Group, Tensor, Tensor | Touched]]:
         """All gradients of this step, after each has been looked at, and the state with it."""
         found: list[tuple[Group, Tensor, Tensor | Touched]] = []
+        waiting: list[Waiting] = []  # on a device: looked at together
         for number, group in enumerate(self.param_groups):
             self._check_numbers(group)
             for place, param in enumerate(group["params"]):
                 if param.grad is None:
                     continue
-                grad = _fitting(param, param.grad)
+                name = f"parameter {place} of group {number}, of the shape {tuple(param.shape)},"
                 if why := self._misfit(param):
                     raise SparseError(
-                        f"the state of parameter {place} of group {number}, of the shape {tuple(param.shape)}, does not "
-                        f"fit it any more: {why}; no parameter was changed. Make a new optimizer for a parameter that "
-                        f"was made longer or shorter."
+                        f"the state of {name} does not fit it any more: {why}; no parameter was changed. Make a new "
+                        f"optimizer for a parameter that was made longer or shorter."
                     )
-                if group["error_if_nonfinite"] and not kernel.finite(
-                    grad.values if isinstance(grad, Touched) else grad
-                ):
-                    raise SparseError(
-                        f"the gradient of parameter {place} of group {number}, of the shape {tuple(param.shape)}, holds "
-                        f"NaN or infinity; no parameter was changed. Skip this step, look for the cause with "
-                        f"torch.autograd.set_detect_anomaly(True), or pass error_if_nonfinite=False."
-                    )
+                if not param.is_cpu:
+                    waiting.append(self._waiting(len(found), name, param, param.grad))
+                    found.append((group, param, param.grad))
+                    continue
+                grad = _fitting(param, param.grad)
+                values = grad.values if isinstance(grad, Touched) else grad
+                if group["error_if_nonfinite"] and not kernel.finite(values):
+                    raise _nonfinite(name)
                 found.append((group, param, grad))
+        if waiting:
+            _read(found, waiting)
         return found
+
+    def _waiting(self, at: int, name: str, param: Tensor, grad: Tensor) -> Waiting:
+        if grad.layout == torch.strided:
+            given = _dense(param, grad)
+            return Waiting(at, name, unread.of_all(given), given)
+        _row_gradient(grad)
+        state = self.state.get(param, {})
+        slots = self._slots_of(param, state)._slot if "rows" in state else None
+        made = unread.of_rows(param, grad, slots)
+        return Waiting(at, name, made.facts, made._replace(values=slotted.real(made.values.resolve_conj())))
 
     def _misfit(self, param: Tensor) -> str | None:
         slots = self._slots.get(param)
@@ -116,7 +139,7 @@ class RowOptimizer(torch.optim.Optimizer):
             slotted.start(state, param, fills, self._BY_ROW)
         if "rows" not in state:
             return grad.rows
-        return slotted.give(state, self._slots_of(param, state), grad.rows, fills)
+        return slotted.give(state, self._slots_of(param, state), grad.rows, fills, grad.fresh)
 
     def _whole_state(self, param: Tensor, state: State, group: Group) -> None:
         """State for all rows."""
@@ -210,16 +233,45 @@ def _unfit(why: str) -> SparseError:
     )
 
 
+def _read(found: list[tuple[Group, Tensor, Tensor | Touched]], waiting: list[Waiting]) -> None:
+    """What the host must know of gradients on a device, in one read."""
+    for one, fact in zip(waiting, unread.read([one.facts for one in waiting]), strict=True):
+        group, param, _ = found[one.at]
+        if fact.low < 0 or fact.high >= max(param.shape[0], 1):
+            raise SparseError(
+                f"the gradient of {one.name} names rows from {fact.low} to {fact.high}; no parameter was changed."
+            )
+        if group["error_if_nonfinite"] and not fact.finite:
+            raise _nonfinite(one.name)
+        found[one.at] = (group, param, one.grad.touched(fact) if isinstance(one.grad, Unread) else one.grad)
+
+
+def _nonfinite(name: str) -> SparseError:
+    return SparseError(
+        f"the gradient of {name} holds NaN or infinity; no parameter was changed. Skip this step, look for the cause with "
+        f"torch.autograd.set_detect_anomaly(True), or pass error_if_nonfinite=False."
+    )
+
+
 def _fitting(param: Tensor, grad: Tensor) -> Tensor | Touched:
     if grad.layout == torch.strided:
-        if grad.shape != param.shape:
-            raise SparseError(
-                f"the gradient has the shape {tuple(grad.shape)}, and its parameter {tuple(param.shape)}."
-            )
-        return grad.resolve_conj()
+        return _dense(param, grad)
+    _row_gradient(grad)
+    found = kernel.touched(param, grad)
+    return found._replace(values=slotted.real(found.values.resolve_conj()))
+
+
+def _dense(param: Tensor, grad: Tensor) -> Tensor:
+    if grad.shape != param.shape:
+        raise SparseError(
+            f"the gradient has the shape {tuple(grad.shape)}, and its parameter {tuple(param.shape)}."
+        )
+    return grad.resolve_conj()
+
+
+def _row_gradient(grad: Tensor) -> None:
     if grad.layout == torch.sparse_coo and grad.sparse_dim() == 1:
-        found = kernel.touched(param, grad)
-        return found._replace(values=slotted.real(found.values.resolve_conj()))
+        return
     raise SparseError(
         f"a row-wise optimizer takes dense gradients and COO gradients with one sparse dimension, as an Embedding's "
         f"are, not {grad.layout} with {grad.sparse_dim() if grad.is_sparse else 2}: make the values the parameter "

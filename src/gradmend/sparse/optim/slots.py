@@ -37,9 +37,19 @@ class Slots:
     def _numbers(self, first: int, last: int) -> Tensor:
         return torch.arange(first + 1, last + 1, dtype=torch.int32, device=self._slot.device)
 
-    def find(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Different rows -> their slots, and those of the rows that had none. New slots follow the old ones."""
+    def find(self, rows: Tensor, fresh_rows: int | None = None) -> tuple[Tensor, Tensor | None]:
+        """Different rows -> their slots, and those of the rows that had none. New slots follow the old ones.
+
+        `fresh_rows`: how many rows have none, if known. Then nothing is read, and which they are is not said.
+        """
         found = self._slot.index_select(0, rows)
+        if fresh_rows is not None:
+            if fresh_rows:
+                new = found == 0
+                found = torch.where(new, new.cumsum(0, dtype=torch.int32) + self.count, found)
+                self._slot.index_copy_(0, rows, found)
+                self.count += fresh_rows
+            return found.to(torch.int64).sub_(1), None
         new = (found == 0).nonzero().squeeze(1)
         fresh = rows.index_select(0, new)
         if fresh.shape[0]:
@@ -77,10 +87,12 @@ def start(state: State, param: Tensor, fills: dict[str, float], by_row: tuple[st
         state[name] = filled(torch.empty(room, *shape[1:], dtype=dtype, device=param.device), fill)
 
 
-def give(state: State, slots: Slots, rows: Tensor, fills: dict[str, float]) -> Tensor:
+def give(
+    state: State, slots: Slots, rows: Tensor, fills: dict[str, float], fresh_rows: int | None = None
+) -> Tensor:
     """The slots of different rows; new ones hold `fills`."""
     before = slots.count
-    found, fresh = slots.find(rows)
+    found, fresh = slots.find(rows, fresh_rows)
     room = state["rows"].shape[0]
     if slots.count > room:
         more = min(max(slots.count, room * 3 // 2), slots.total)
@@ -88,8 +100,11 @@ def give(state: State, slots: Slots, rows: Tensor, fills: dict[str, float]) -> T
             old: Tensor = state[name]
             state[name] = torch.empty(more, *old.shape[1:], dtype=old.dtype, device=old.device)
             state[name][:before] = old[:before]
-    if fresh.shape[0]:
-        state["rows"][before : slots.count] = fresh
+    if slots.count > before:
+        if fresh is None:
+            state["rows"].index_copy_(0, found, rows)
+        else:
+            state["rows"][before : slots.count] = fresh
         for name, fill in fills.items():
             filled(state[name][before : slots.count], fill)
     return found

@@ -5,6 +5,9 @@ with gradmend.sparse.patch():
     (A @ X).sum().backward()          # weight.grad, without an n x n matrix on the way
 
 gradmend.sparse.patch()               # or for good
+
+Gradients equal torch's. A sparse leaf (`A.requires_grad_()`) and a dense tensor made sparse have the gradient of the
+dense matrix in torch: `patch(masked=True)` gives them that of the stored entries only.
 """
 
 from __future__ import annotations
@@ -27,12 +30,17 @@ _ABSENT = object()
 
 
 class patch:
-    """Takes effect when called, and ends when used as a context manager and left, or by `undo()`."""
+    """Takes effect when called, and ends when used as a context manager and left, or by `undo()`.
 
-    def __init__(self) -> None:
+    `masked`: the gradient of a sparse leaf has its layout and places, and that of a dense tensor made sparse is zero
+    where nothing was stored. PyTorch computes the gradient of the dense matrix for both.
+    """
+
+    def __init__(self, masked: bool = False) -> None:
         global _depth
         _depth += 1
-        self._live = True
+        self._live, self._masked = True, bool(masked)
+        routes.masked += self._masked
         if _depth == 1:
             _install()
 
@@ -41,6 +49,7 @@ class patch:
         if not self._live:
             return
         self._live = False
+        routes.masked -= self._masked
         _depth -= 1
         if _depth == 0:
             _restore()

@@ -16,10 +16,21 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.autograd.primitive import apply
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.helpers.gather import pick
 from gradmend.sparse.ops.structure.index import sparse_mask
-from gradmend.sparse.patch.known import Known, Places, know, moved, raw, remember, same_memory, saved_values
+from gradmend.sparse.patch.known import (
+    Known,
+    Places,
+    know,
+    moved,
+    raw,
+    remember,
+    same_memory,
+    saved_values,
+    supported,
+)
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.source import Arranged
 from gradmend.sparse.tensor import SparseTensor, make
@@ -28,6 +39,7 @@ from gradmend.sparse.tensor import SparseTensor, make
 _coo, _csr, _csc = torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor
 
 
+@skips_undefined
 class Wrap(torch.autograd.Function):
     """Values in the known order -> a torch sparse tensor."""
 
@@ -40,32 +52,33 @@ class Wrap(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.known, ctx.shared = inputs[1], inputs[3]
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
-        if grad is None:
-            return None, None, None, None
         pattern: Pattern = ctx.known.pattern
         places = pattern.canonical()
-        S = None if grad.layout == torch.strided else entries(grad)
-        if S is not None and (S.pattern is places or S.pattern == places):
-            found = S.values()
+        S = entries(grad) if supported(grad) else None
+        if S is not None and (S._pattern is places or S._pattern == places):
+            found = S._values
         else:
             # From an operation of torch's own, which has used the indices as they were when it ran.
             if ctx.shared and not ctx.known.places.are(ctx.shared):
                 raise moved()
-            found = (
-                pick(grad, places)
-                if S is None
-                else sparse_mask(S, make(places, S.values().new_empty(0))).values()
-            )
+            found = pick(grad.to_dense(), places) if S is None else at_places(S, places)
         if pattern._slot is not None:
             found = found.index_select(0, pattern._slot)  # each duplicate gets its place's gradient
         return found, None, None, None
 
 
+def at_places(S: SparseTensor, places: Pattern) -> Tensor:
+    """[nnz, *dense]: S read at the places, whichever of its dimensions are sparse."""
+    tail = S.shape[places.ndim :]
+    mask = make(places, S._values.new_empty(()).expand(places.nnz, *tail))
+    return sparse_mask(S, mask)._values.reshape(places.nnz, *tail)
+
+
+@skips_undefined
 class Entries(torch.autograd.Function):
     """A torch sparse tensor -> its values as they are stored: the same memory, never a copy that could fall behind."""
 
@@ -100,7 +113,9 @@ def entries(A: Tensor) -> SparseTensor:
         if values is None:
             values = known.entries(A)
         if values is None:
-            values = apply(Entries, A, known, A.layout, A.is_leaf or converted(A))
+            # torch accumulates no CSC gradient (2.13).
+            layout = torch.sparse_coo if A.is_leaf and A.layout == torch.sparse_csc else A.layout
+            values = apply(Entries, A, known, layout, A.is_leaf or converted(A))
             known.keep(values)
     else:
         values = raw(A)
@@ -113,6 +128,36 @@ def entries(A: Tensor) -> SparseTensor:
     if node is not None:
         node.metadata["gradmend.entries"] = values  # for the next use, as long as this one lives
     return make(pattern.canonical(), copied)
+
+
+# Nodes of one input that keep the places: what is behind them has the same gradient.
+_KEEPING = ("Alias", "Clone", "Coalesce", "Neg", "Permute", "TBackward", "ToCopy", "ToSparse", "Transpose")
+_CONSTRUCTOR = "SparseCooTensorWithDims"
+_MOST = 32  # nodes
+
+
+def by_values(A: Tensor) -> bool:
+    """Whether only the values of A can have a gradient: a constructor made A of them, directly or by such nodes.
+
+    Of a sparse leaf, and of a dense tensor made sparse, zeros that aren't stored have gradients in torch too.
+    """
+    if know(A).ours or graph_values(A, know(A)) is not None:
+        return True
+    node: Any = A.grad_fn
+    for _ in range(_MOST):
+        if (
+            node is None
+            or isinstance(getattr(node, "known", None), Known)
+            or node.name().startswith(_CONSTRUCTOR)
+        ):
+            return node is not None
+        if saved_values(node) is not None:
+            return True
+        behind = [n for n, _ in node.next_functions if n is not None]
+        if len(behind) != 1 or not node.name().startswith(_KEEPING):
+            return False
+        node = behind[0]
+    return False
 
 
 def converted(A: Tensor) -> bool:

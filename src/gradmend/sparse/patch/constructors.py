@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.patch.bridge import wrap
-from gradmend.sparse.patch.known import indices_of, places_of
+from gradmend.sparse.patch.known import indices_of, places_of, supported
 
 Constructor = Callable[..., Tensor]
 
@@ -42,13 +42,14 @@ def _known(made: Tensor, indices: Any, values: Tensor) -> Tensor:
 
 def coo(torch_coo: Constructor) -> Constructor:
     @wraps(torch_coo)
-    def sparse_coo_tensor(indices: Any, values: Any = None, size: Any = None, **options: Any) -> Tensor:
-        if not _traced(values, options):
-            given = (indices,) if values is None else (indices, values)
-            return torch_coo(*given, **options) if size is None else torch_coo(*given, size, **options)
-        values = _cast(values, options)
-        made = torch_coo(indices, values.detach(), *([] if size is None else [size]), **options)
-        return _known(made, indices, values)
+    def sparse_coo_tensor(*args: Any, **options: Any) -> Tensor:
+        given = {**dict(zip(("indices", "values", "size"), args, strict=False)), **options}
+        values = given.pop("values", None)
+        if len(args) > 3 or not _traced(values, given):
+            return torch_coo(*args, **options)
+        values = _cast(values, given)
+        made = torch_coo(values=values.detach(), **given)
+        return _known(made, given["indices"], values) if supported(made) else torch_coo(*args, **options)
 
     return sparse_coo_tensor
 

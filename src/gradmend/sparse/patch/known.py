@@ -93,7 +93,9 @@ _places: Any = WeakTensorKeyDictionary()  # of an index tensor, so that rebuildi
 def supported(A: Any) -> bool:
     if not isinstance(A, Tensor) or A.layout not in LAYOUTS:
         return False
-    return A.layout == torch.sparse_coo or A.dim() - A.dense_dim() == 2  # no batches of compressed ones
+    if A.layout == torch.sparse_coo:
+        return A.sparse_dim() > 0
+    return A.dim() - A.dense_dim() == 2  # no batches of compressed ones
 
 
 def raw(A: Tensor) -> Tensor:

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.helpers.gather import pick
-from gradmend.sparse.patch.bridge import entries, to_torch, watched
+from gradmend.sparse.patch.bridge import by_values, entries, to_torch, watched
 from gradmend.sparse.patch.known import supported
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.tensor import SparseTensor
 
 Op = Callable[..., Any]
+
+masked = 0  # how many patch(masked=True) are in effect
 
 PRODUCTS = ("mm", "matmul", "__matmul__", "mv", "addmm", "addmv", "linear")
 SUMS = ("sum",)
@@ -89,11 +91,18 @@ def _ours(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> bool:
     if torch._C._are_functorch_transforms_active():
         return False
     found = list(_tensors((*args, *kwargs.values())))
-    if name == "coalesce" and args[0].is_coalesced():
-        return False  # torch returns the tensor itself
+    if name == "coalesce" and (args[0].layout != torch.sparse_coo or args[0].is_coalesced()):
+        return False  # torch raises, or returns the tensor itself
     if not any(t.requires_grad for t in found):
         return False
-    return all(t.layout == torch.strided or (supported(t) and not watched(t)) for t in found)
+    return all(t.layout == torch.strided or _answered(t) for t in found)
+
+
+def _answered(A: Tensor) -> bool:
+    """Whether the gradient of A is ours to compute."""
+    if not supported(A) or watched(A):
+        return False
+    return not A.requires_grad or masked > 0 or by_values(A)
 
 
 def route(original: Op, op: Op, name: str) -> Op:
@@ -137,7 +146,7 @@ def _result_layout(first: Tensor, name: str) -> torch.layout:
 
 def _hand_back(result: Any, layout: torch.layout) -> Any:
     if isinstance(result, SparseTensor):
-        return to_torch(result.pattern, result.values(), layout)
+        return to_torch(result._pattern, result._values, layout)
     if isinstance(result, list | tuple) and type(result) in (list, tuple):
         return type(result)(_hand_back(r, layout) for r in result)
     return result
@@ -146,13 +155,13 @@ def _hand_back(result: Any, layout: torch.layout) -> Any:
 def _as_sparse_sum(result: Tensor, S: SparseTensor, dim: Any, layout: torch.layout) -> Tensor:
     """torch's sum over dimensions of a sparse tensor is sparse: a place is stored if an entry fell on it."""
     summed = {d % S.ndim for d in ((dim,) if isinstance(dim, int) else dim)}
-    index = S.pattern._indices
+    index = S._pattern._indices
     if result.dim() == S.ndim:  # keepdim
         index = torch.stack([torch.zeros_like(x) if d in summed else x for d, x in enumerate(index)])
     else:
         if layout != torch.sparse_coo:
             return result  # torch has no answer here: a dense one serves
-        index = index[[d for d in range(S.pattern.ndim) if d not in summed]]
+        index = index[[d for d in range(S._pattern.ndim) if d not in summed]]
     if not len(index):
         return result
     places = Pattern(index, tuple(result.shape[: len(index)])).canonical()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+import types
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradmend.sparse.errors import SparseError
+from gradmend.sparse.errors import ArgumentError, SparseError
 from gradmend.sparse.nn.maps import kernel_map
 from gradmend.sparse.nn.maps.convolve import convolve
 from gradmend.sparse.nn.maps.feature_map import SparseFeatureMap
@@ -35,6 +37,22 @@ def many(name: str, x: Size, dims: int, low: int) -> Sizes:
 class _Conv(nn.Module):
     dims = 0
     turned = False  # torch's transposed layers have (in, out, ...) for a weight
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Python names a function in its errors: a public layer's is named after the layer."""
+        super().__init_subclass__(**options)
+        if cls.dims and "__init__" not in vars(cls):
+            inherited: Any = cls.__init__
+            own = types.FunctionType(
+                inherited.__code__,
+                inherited.__globals__,
+                "__init__",
+                inherited.__defaults__,
+                inherited.__closure__,
+            )
+            functools.update_wrapper(own, inherited).__qualname__ = f"{cls.__qualname__}.__init__"
+            own.__kwdefaults__ = inherited.__kwdefaults__
+            cls.__init__ = own  # type: ignore[method-assign]
 
     def __init__(
         self, channels: tuple[int, int], window: Window, bias: bool, device: Any, dtype: Any
@@ -98,12 +116,18 @@ class _Submanifold(_Conv):
         bias: bool = True,
         device: Any = None,
         dtype: torch.dtype | None = None,
+        **others: Any,
     ) -> None:
-        size = many("kernel_size", kernel_size, self.dims, 1)
+        size, name = many("kernel_size", kernel_size, self.dims, 1), type(self).__name__
         if any(n % 2 == 0 for n in size):
-            raise SparseError(f"a submanifold convolution has odd kernel sizes, not {size}: it has a middle.")
+            raise SparseError(f"{name} has odd kernel sizes, not {size}: its windows have a middle.")
         apart = many("dilation", dilation, self.dims, 1)
         padding = tuple(n // 2 * d for n, d in zip(size, apart, strict=True))
+        if others:
+            raise ArgumentError(
+                f"{name} takes no {next(iter(others))}: its outputs are at the places of its inputs, as of a dense layer "
+                f"with stride 1 and padding {padding}. Leave it out, or use {name.replace('Submanifold', 'Strided')}."
+            )
         window = Window(size, (1,) * self.dims, padding, apart)
         super().__init__((in_channels, out_channels), window, bias, device, dtype)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels import convolve as kernel
 from gradmend.sparse.nn.maps.kernel_map import KernelMap
@@ -27,6 +28,7 @@ def convolve(X: Tensor, W: Tensor, km: KernelMap) -> Tensor:
     return made
 
 
+@skips_undefined
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(X: Tensor, W: Tensor, km: KernelMap) -> Tensor:
@@ -45,6 +47,7 @@ class _Gather(torch.autograd.Function):
         return d_X, d_W, None
 
 
+@skips_undefined
 class _Outer(torch.autograd.Function):
     @staticmethod
     def forward(X: Tensor, G: Tensor, km: KernelMap) -> Tensor:

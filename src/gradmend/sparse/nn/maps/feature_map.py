@@ -143,4 +143,4 @@ class SparseFeatureMap:
 
 def from_tensor(S: SparseTensor) -> SparseFeatureMap:
     """[images, *space, channels] with dense channels -> a feature map."""
-    return SparseFeatureMap(S.pattern, S.values())
+    return SparseFeatureMap(S._pattern, S._values)

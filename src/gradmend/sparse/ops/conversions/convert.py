@@ -9,22 +9,22 @@ from torch import Tensor
 
 from gradmend.sparse.dispatch import Op, implements
 from gradmend.sparse.errors import ArgumentError
-from gradmend.sparse.tensor import SparseTensor, make
+from gradmend.sparse.tensor import SparseTensor
 
 
 @implements("to")
 def to(S: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
     """dtype, device, both, or another tensor to be like."""
     if args and isinstance(args[0], SparseTensor):
-        args = (args[0].values(), *args[1:])
-    values = S.values().to(*args, **kwargs)
-    return make(S.pattern.to(values.device), values, S.batch_dims)
+        args = (args[0]._given, *args[1:])
+    values = S._values.to(*args, **kwargs)
+    return S.like(values)
 
 
 def _values_method(name: str) -> Op:
     def op(S: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
-        values = getattr(S.values(), name)(*args, **kwargs)
-        return make(S.pattern.to(values.device), values, S.batch_dims)
+        values = getattr(S._values, name)(*args, **kwargs)
+        return S.like(values)
 
     op.__name__ = name
     return op
@@ -84,13 +84,13 @@ def is_nonzero(S: SparseTensor) -> bool:
 
 @implements("result_type", method=False)
 def result_type(a: Any, b: Any) -> torch.dtype:
-    a, b = (x.values() if isinstance(x, SparseTensor) else x for x in (a, b))
+    a, b = (x._values if isinstance(x, SparseTensor) else x for x in (a, b))
     return torch.result_type(a, b)
 
 
 @implements("coalesce", method=False)
 def coalesce(S: SparseTensor) -> SparseTensor:
-    return S
+    return S.coalesce()
 
 
 @implements("item")

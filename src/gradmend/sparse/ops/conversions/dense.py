@@ -18,15 +18,15 @@ def to_dense(S: SparseTensor, dtype: torch.dtype | None = None, *, masked_grad: 
         raise ArgumentError(f"to_dense takes a dtype, not {dtype!r}.")
     if S.batch_dims == 0 and dtype is None:
         values = S._values
-        size = S.pattern._size
+        size = S._pattern._size
         if written_out(size, values):  # the shortest way, for small ones
-            return values.new_zeros(size).put_(S.pattern._keys(), values)
+            return values.new_zeros(size).put_(S._pattern._keys(), values)
         if values.dim() == 1 and in_place_is_fine():
-            return values.new_zeros(S.pattern.numel).index_copy_(0, S.pattern._keys(), values).view(size)
-        return put(S.pattern.numel, S.pattern._keys(), values).view(*S.pattern.size, *values.shape[1:])
-    values = S.values().movedim(S.batch_dims, 0)
-    flat = put(S.pattern.numel, S.pattern._keys(), values)
-    dense = flat.unflatten(0, S.pattern.size)
-    n = S.pattern.ndim
+            return values.new_zeros(S._pattern.numel).index_copy_(0, S._pattern._keys(), values).view(size)
+        return put(S._pattern.numel, S._pattern._keys(), values).view(*S._pattern.size, *values.shape[1:])
+    values = S._values.movedim(S.batch_dims, 0)
+    flat = put(S._pattern.numel, S._pattern._keys(), values)
+    dense = flat.unflatten(0, S._pattern.size)
+    n = S._pattern.ndim
     dense = dense.permute(*range(n, n + S.batch_dims), *range(n), *range(n + S.batch_dims, dense.dim()))
     return dense if dtype is None else dense.to(dtype)

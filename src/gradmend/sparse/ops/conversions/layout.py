@@ -45,7 +45,7 @@ def to_sparse_bsc(S: SparseTensor, blocksize: tuple[int, int], dense_dim: int | 
 def _blocks(S: SparseTensor, blocksize: Any) -> tuple[int, int]:
     if isinstance(blocksize, Tensor) or len(blocksize) != 2 or any(int(n) <= 0 for n in blocksize):
         raise SparseError(f"a block's size is two positive numbers, not {blocksize!r}.")
-    size = S.pattern.size
+    size = S._pattern.size
     if len(size) == 2 and (size[0] % int(blocksize[0]) or size[1] % int(blocksize[1])):
         raise SparseError(
             f"blocks of {tuple(blocksize)} don't fill a matrix of {' x '.join(map(str, size))}."

@@ -12,13 +12,13 @@ from gradmend.sparse.errors import SparseError, dense_result
 from gradmend.sparse.helpers.gather import add_to_dense, at_entries, is_number
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.setops import intersection, union
-from gradmend.sparse.tensor import SparseTensor, make
+from gradmend.sparse.tensor import SparseTensor
 
 
 @implements("add", "__add__", "__radd__", also=(torch.Tensor.__add__, torch.Tensor.__radd__))
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
-        return on_union(torch.add, a, b if alpha == 1 else b.like(b.values() * alpha))
+        return on_union(torch.add, a, b if alpha == 1 else b.like(b._values * alpha))
     if alpha != 1:
         b = mul(b, alpha) if isinstance(b, SparseTensor) else b * alpha
     S, other = (a, b) if isinstance(a, SparseTensor) else (b, a)
@@ -54,7 +54,7 @@ def rsub(a: Any, b: Any, *, alpha: Any = 1) -> Any:
 
 
 def neg(x: Any) -> Any:
-    return x.like(-x.values()) if isinstance(x, SparseTensor) else -x
+    return x.like(-x._values) if isinstance(x, SparseTensor) else -x
 
 
 @implements("mul", "multiply", "__mul__", "__rmul__", also=(torch.Tensor.__mul__, torch.Tensor.__rmul__))
@@ -62,14 +62,14 @@ def mul(a: Any, b: Any) -> SparseTensor:
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
         return on_intersection(torch.mul, a, b)
     S, other = (a, b) if isinstance(a, SparseTensor) else (b, a)
-    return S.like(S.values() * (other if is_number(other) else at_entries(S, other)))
+    return S.like(S._values * (other if is_number(other) else at_entries(S, other)))
 
 
 @implements("div", "divide", "true_divide", "__truediv__", "__div__", also=(torch.Tensor.__truediv__,))
 def div(a: Any, b: Any, *, rounding_mode: str | None = None) -> SparseTensor:
     if isinstance(b, SparseTensor):
         raise dense_result("x / S", "division by the zeros that aren't stored gives inf or nan")
-    return a.like(torch.div(a.values(), b if is_number(b) else at_entries(a, b), rounding_mode=rounding_mode))
+    return a.like(torch.div(a._values, b if is_number(b) else at_entries(a, b), rounding_mode=rounding_mode))
 
 
 @implements("__rdiv__", "__rtruediv__", also=(torch.Tensor.__rdiv__, torch.Tensor.__rtruediv__))
@@ -81,7 +81,7 @@ def _modulo(name: str, f: Any) -> Op:
     def op(a: Any, b: Any) -> SparseTensor:
         if isinstance(b, SparseTensor):
             raise dense_result(name, "division by the zeros that aren't stored is not defined")
-        return a.like(f(a.values(), b if is_number(b) else at_entries(a, b)))
+        return a.like(f(a._values, b if is_number(b) else at_entries(a, b)))
 
     return op
 
@@ -113,12 +113,12 @@ def pow(a: Any, b: Any) -> SparseTensor:
             and bool((b <= 0).any())
         ):
             raise dense_result("S ** x", "0 ** x is 1 or inf where x is not positive")
-        return a.like(a.values() ** (b if b.dim() == 0 else at_entries(a, b)))
+        return a.like(a._values ** (b if b.dim() == 0 else at_entries(a, b)))
     if b == 0:
         raise dense_result("S ** 0", "0 ** 0 = 1")
     if not isinstance(b, complex) and b < 0:
         raise dense_result(f"S ** {b}", f"0 ** {b} = inf")
-    return a.like(a.values() ** b)
+    return a.like(a._values**b)
 
 
 @implements("__rpow__", also=(torch.Tensor.__rpow__,))
@@ -129,32 +129,32 @@ def rpow(a: Any, b: Any) -> SparseTensor:
 def on_union(f: Any, a: SparseTensor, b: SparseTensor) -> SparseTensor:
     """f(a, b) where either is stored, for f(0, 0) = 0."""
     a, b = align(a, b)
-    if a.pattern == b.pattern:
-        return a.like(f(a.values(), b.values()))
-    pattern, left, right = union(a.pattern, b.pattern)
+    if a._pattern == b._pattern:
+        return a.like(f(a._values, b._values))
+    pattern, left, right = union(a._pattern, b._pattern)
     return a.like(f(spread(a, left, pattern), spread(b, right, pattern)), pattern)
 
 
 def on_intersection(f: Any, a: SparseTensor, b: SparseTensor) -> SparseTensor:
     """f(a, b) where both are stored, for f(0, x) = f(x, 0) = 0."""
     a, b = align(a, b)
-    if a.pattern == b.pattern:
-        return a.like(f(a.values(), b.values()))
-    pattern, left, right = intersection(a.pattern, b.pattern)
+    if a._pattern == b._pattern:
+        return a.like(f(a._values, b._values))
+    pattern, left, right = intersection(a._pattern, b._pattern)
     n = a.batch_dims
-    return a.like(f(a.values().index_select(n, left), b.values().index_select(n, right)), pattern)
+    return a.like(f(a._values.index_select(n, left), b._values.index_select(n, right)), pattern)
 
 
 def spread(S: SparseTensor, slots: Tensor, pattern: Pattern) -> Tensor:
     """S's values at their slots of a larger pattern, zero elsewhere."""
-    values, n = S.values(), S.batch_dims
+    values, n = S._values, S.batch_dims
     shape = (*values.shape[:n], pattern.nnz, *values.shape[n + 1 :])
     return values.new_zeros(shape).index_copy(n, slots, values)
 
 
 def align(a: SparseTensor, b: SparseTensor) -> tuple[SparseTensor, SparseTensor]:
     """As many batch dimensions in both; the sparse ones must agree."""
-    if a.pattern.size != b.pattern.size or a.dense_dim() != b.dense_dim():
+    if a._pattern.size != b._pattern.size or a.dense_dim() != b.dense_dim():
         raise SparseError(
             f"sparse tensors of the shapes {tuple(a.shape)} and {tuple(b.shape)} can't be combined entry by "
             f"entry: shapes must be equal (a dense operand may broadcast)."
@@ -165,7 +165,7 @@ def align(a: SparseTensor, b: SparseTensor) -> tuple[SparseTensor, SparseTensor]
 
 def _lead(S: SparseTensor, n: int) -> SparseTensor:
     more = n - S.batch_dims
-    return S if more == 0 else make(S.pattern, S.values()[(None,) * more], n)
+    return S if more == 0 else S.like(S._values[(None,) * more], batch_dims=n)
 
 
 def _union_op(f: Any) -> Op:
@@ -192,7 +192,7 @@ def _and_op(f: Any) -> Op:
         if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
             return on_intersection(f, a, b)
         S, other = (a, b) if isinstance(a, SparseTensor) else (b, a)
-        return S.like(f(S.values(), other if is_number(other) else at_entries(S, other)))
+        return S.like(f(S._values, other if is_number(other) else at_entries(S, other)))
 
     return op
 

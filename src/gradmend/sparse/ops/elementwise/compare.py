@@ -30,7 +30,7 @@ def _comparison(name: str, f: Any, at_zero: Any) -> Op:
             raise dense_result(f"S {name} X", "a dense operand is compared with every zero")
         if at_zero(0, b):
             raise dense_result(f"S {name} {b}", f"0 {name} {b} is True")
-        return a.like(f(a.values(), b))
+        return a.like(f(a._values, b))
 
     return op
 
@@ -93,32 +93,32 @@ def _where_true(condition: Any, a: Any) -> SparseTensor:
     if isinstance(condition, SparseTensor):
         if isinstance(a, SparseTensor):
             holds = _look_up(condition, a)
-            return a.like(torch.where(holds, a.values(), torch.zeros_like(a.values())))
+            return a.like(torch.where(holds, a._values, torch.zeros_like(a._values)))
         chosen = a if is_number(a) else at_entries(condition, a)
         kind = chosen.dtype if isinstance(chosen, Tensor) else torch.get_default_dtype()
         zero = torch.zeros((), dtype=kind, device=condition.device)
-        return condition.like(torch.where(condition.values(), torch.as_tensor(chosen, dtype=kind), zero))
+        return condition.like(torch.where(condition._values, torch.as_tensor(chosen, dtype=kind), zero))
     if isinstance(a, SparseTensor):
-        return a.like(torch.where(at_entries(a, condition), a.values(), torch.zeros_like(a.values())))
+        return a.like(torch.where(at_entries(a, condition), a._values, torch.zeros_like(a._values)))
     raise dense_result("where", "a dense condition chooses a number everywhere")
 
 
 def _where_false(condition: Any, b: SparseTensor) -> SparseTensor:
     holds = _look_up(condition, b) if isinstance(condition, SparseTensor) else at_entries(b, condition)
-    return b.like(torch.where(holds, torch.zeros_like(b.values()), b.values()))
+    return b.like(torch.where(holds, torch.zeros_like(b._values), b._values))
 
 
 def _look_up(condition: SparseTensor, S: SparseTensor) -> Tensor:
     """The condition at the entries of S: false where it stores nothing."""
     condition, S = align(condition, S)
-    if condition.pattern == S.pattern:
-        return condition.values().bool()
+    if condition._pattern == S._pattern:
+        return condition._values.bool()
     n = S.batch_dims
-    there, at = find(condition.pattern, S.pattern._keys())
+    there, at = find(condition._pattern, S._pattern._keys())
     if condition.nnz == 0:
-        return torch.zeros_like(S.values(), dtype=torch.bool)
+        return torch.zeros_like(S._values, dtype=torch.bool)
     there = there.view(*[1] * n, -1, *[1] * S.dense_dim())
-    return condition.values().bool().index_select(n, at) & there
+    return condition._values.bool().index_select(n, at) & there
 
 
 @implements("masked_fill")
@@ -134,11 +134,11 @@ def masked_fill(S: SparseTensor, mask: Any, value: Any) -> SparseTensor:
 
 @implements("nonzero")
 def nonzero(S: SparseTensor, *, as_tuple: bool = False) -> Any:
-    values = S.values()
+    values = S._values
     if S.batch_dims or S.dense_dim():
         S = S.sparsify()
-        values = S.values()
-    index = S.indices()[:, values.detach() != 0]
+        values = S._values
+    index = S._pattern._indices[:, values.detach() != 0]
     return tuple(index) if as_tuple else index.t()
 
 
@@ -156,7 +156,7 @@ def equal(a: Any, b: Any) -> bool:
     if a.shape != b.shape:
         return False
     a, b = (x if isinstance(x, SparseTensor) else SparseTensor.from_dense(x) for x in (a, b))
-    return not bool((a != b).values().any())
+    return not bool((a != b)._values.any())
 
 
 @implements("allclose")
@@ -166,4 +166,4 @@ def allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: 
     if not isinstance(a, SparseTensor):
         a = SparseTensor.from_dense(a)
     close = on_union(lambda x, y: ~torch.isclose(x, y, rtol, atol, equal_nan), a, b)
-    return not bool(close.values().any())
+    return not bool(close._values.any())

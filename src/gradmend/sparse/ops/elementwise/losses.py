@@ -42,7 +42,7 @@ def _register(name: str) -> None:
         made = _by_entry(of_entries, input, target)
         if reduction == "none":
             return made
-        total = made.values().sum() if isinstance(made, SparseTensor) else made.sum()
+        total = made._values.sum() if isinstance(made, SparseTensor) else made.sum()
         if reduction == "sum":
             return total
         if not (made.is_floating_point() or made.is_complex()):

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradmend.sparse.dispatch import Op, implements
 from gradmend.sparse.errors import SparseError, dense_result
 from gradmend.sparse.helpers.dims import flag, no_more
-from gradmend.sparse.tensor import SparseTensor, make
+from gradmend.sparse.tensor import SparseTensor
 
 # f(0) = 0, whatever the other arguments are.
 KEEPS_ZERO = (
@@ -71,7 +71,7 @@ def _on_values(name: str, f: Any) -> Op:
         if at is not None and len(args) > at:  # given by its place: the user's values are never written to
             flag("inplace", args[at])
             args = (*args[:at], False, *args[at + 1 :])
-        return S.like(f(S.values(), *args, **kwargs))
+        return S.like(f(S._values, *args, **kwargs))
 
     op.__name__ = name
     op.__doc__ = f"{name} of the stored entries: {name}(0) = 0, so the pattern stays."
@@ -118,7 +118,7 @@ def clamp(S: SparseTensor, min: Any = None, max: Any = None) -> SparseTensor:
             raise dense_result("clamp", f"the tensor {name} may not leave zero as it is")
         if bound is not None and not good(bound):
             raise dense_result("clamp", f"zero is outside {name}={bound}")
-    return S.like(torch.clamp(S.values(), min, max))
+    return S.like(torch.clamp(S._values, min, max))
 
 
 @implements("clamp_min")
@@ -145,7 +145,7 @@ def hardtanh(
         )
         return clamp(S, min_val, max_val)
     clamp(S, min_val, max_val)  # what it refuses; its gradient is 1 at the bounds, and hardtanh's is 0
-    return S.like(F.hardtanh(S.values(), min_val, max_val))
+    return S.like(F.hardtanh(S._values, min_val, max_val))
 
 
 @implements("threshold")
@@ -153,14 +153,14 @@ def threshold(S: SparseTensor, threshold: float, value: float, inplace: bool = F
     flag("inplace", inplace)
     if threshold >= 0 and value != 0:
         raise dense_result("threshold", f"zero becomes {value}")
-    return S.like(F.threshold(S.values(), threshold, value))
+    return S.like(F.threshold(S._values, threshold, value))
 
 
 @implements("nan_to_num")
 def nan_to_num(
     S: SparseTensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> SparseTensor:
-    return S.like(torch.nan_to_num(S.values(), nan, posinf, neginf))
+    return S.like(torch.nan_to_num(S._values, nan, posinf, neginf))
 
 
 @implements("zeros_like")
@@ -175,8 +175,8 @@ def zeros_like(
     """The same pattern, all values zero."""
     more.pop("memory_format", None)
     no_more("zeros_like", more)
-    values = torch.zeros_like(S.values(), dtype=dtype, device=device, requires_grad=requires_grad)
-    return make(S.pattern.to(values.device), values, S.batch_dims)
+    values = torch.zeros_like(S._values, dtype=dtype, device=device, requires_grad=requires_grad)
+    return S.like(values)
 
 
 @implements("empty_like")
@@ -191,5 +191,5 @@ def empty_like(
     """The same pattern with any values: what `module.to_empty()` makes of a buffer."""
     more.pop("memory_format", None)
     no_more("empty_like", more)
-    values = torch.empty_like(S.values(), dtype=dtype, device=device, requires_grad=requires_grad)
-    return make(S.pattern.to(values.device), values, S.batch_dims)
+    values = torch.empty_like(S._values, dtype=dtype, device=device, requires_grad=requires_grad)
+    return S.like(values)

@@ -124,20 +124,20 @@ def _diagonal(S: SparseTensor, names: str) -> tuple[SparseTensor, str]:
     if unique == names:
         return S, names
     for d, n in enumerate(names):
-        if S.pattern.size[d] != S.pattern.size[names.index(n)]:
+        if S._pattern.size[d] != S._pattern.size[names.index(n)]:
             raise SparseError(f"einsum: the letter {n!r} stands for two sizes of {tuple(S.shape)}.")
-    index = S.pattern._indices
+    index = S._pattern._indices
     same = torch.ones(S.nnz, dtype=torch.bool, device=S.device)
     for d, n in enumerate(names):
         same &= index[d] == index[names.index(n)]
     take = same.nonzero().squeeze(1)
     axes = [names.index(n) for n in unique]
-    size = tuple(S.pattern.size[d] for d in axes)
-    return make(Pattern(index[axes][:, take], size), S.values().index_select(0, take)), unique
+    size = tuple(S._pattern.size[d] for d in axes)
+    return make(Pattern(index[axes][:, take], size), S._values.index_select(0, take)), unique
 
 
 def _at_entries(S: SparseTensor, names: str, others: list[tuple[str, Any]], output: str) -> Any:
-    sizes = dict(zip(names, S.pattern.size, strict=True))
+    sizes = dict(zip(names, S._pattern.size, strict=True))
     for n, x in others:
         for letter, m in zip(n, x.shape, strict=True):
             if sizes.setdefault(letter, m) != m:
@@ -145,8 +145,8 @@ def _at_entries(S: SparseTensor, names: str, others: list[tuple[str, Any]], outp
     entry = next(
         c for c in "zyxwvutsrqponmlkjihgfedcbaZ" if c not in "".join([names, output, *(n for n, _ in others)])
     )
-    index = S.pattern._indices
-    terms, spelled = [S.values()], [entry]
+    index = S._pattern._indices
+    terms, spelled = [S._values], [entry]
     for n, x in others:
         shared = [c for c in dict.fromkeys(n) if c in names]
         if not shared:
@@ -178,9 +178,9 @@ def _collect(
     size = tuple(sizes[c] for c in kept)
     if len(kept) == len(names) and len(kept) > 1 and not outer:
         # Nothing is summed: a sparse result, its dimensions in the order asked for.
-        made = make(S.pattern, found)
+        made = S.like(found)
         return made.permute([names.index(c) for c in output])
-    segs = S.pattern._segments(tuple(names.index(c) for c in kept))
+    segs = S._pattern._segments(tuple(names.index(c) for c in kept))
     total = segment_sum(found, segs)
     if len(kept) > 1:
         ids = segs.ids if segs.ids is not None else segs.ptr.diff().nonzero().squeeze(1)

@@ -75,24 +75,24 @@ def sparse_dense(S: SparseTensor, X: Tensor) -> Any:
                 f"S has dense dimensions: S @ X takes an X of 1 or 2 dimensions, not {X.dim()}."
             )
         check_inner(S.shape, X.shape, S.shape[-1], X.shape[0])
-        values, X = agree(S.values(), X)
+        values, X = agree(S._values, X)
         return S.like(values @ X)
     if X.dim() == 0:
         raise SparseError("S @ X takes an X with at least one dimension; multiply by a number with S * x.")
-    if S.pattern.ndim == 1:
+    if S._pattern.ndim == 1:
         if S.batch_dims:
             raise SparseError("S @ X with batch dimensions takes 2 sparse dimensions: use S.unbatch() first.")
         check_inner(S.shape, X.shape, S.shape[0], X.shape[0] if X.dim() == 1 else X.shape[-2])
         return row_times(S, X)
-    if S.pattern.ndim != 2:
+    if S._pattern.ndim != 2:
         return _blocks_times(S, X) if X.dim() > 2 else _fold_rows(S, X)
     inner = X.shape[0] if X.dim() == 1 else X.shape[-2]
-    check_inner(S.shape, X.shape, S.pattern.size[1], inner)
+    check_inner(S.shape, X.shape, S._pattern.size[1], inner)
     if X.dim() == 1:
         return sparse_dense(S, X[:, None]).squeeze(-1)
     if S.batch_dims:
         return _batched(S, X, flip=False)
-    return product(S.pattern, S.values(), X)
+    return product(S._pattern, S._values, X)
 
 
 def dense_sparse(Y: Tensor, S: SparseTensor) -> Tensor:
@@ -104,28 +104,28 @@ def dense_sparse(Y: Tensor, S: SparseTensor) -> Tensor:
             "X @ S contracts a sparse dimension of an S with dense dimensions: write torch.einsum instead, "
             "such as einsum('mr,rcd->mcd', X, S)."
         )
-    if S.pattern.ndim != 2:
-        if S.pattern.ndim == 1 and not S.batch_dims and Y.dim():
+    if S._pattern.ndim != 2:
+        if S._pattern.ndim == 1 and not S.batch_dims and Y.dim():
             check_inner(Y.shape, S.shape, Y.shape[-1], S.shape[0])
             return row_times(S, Y.mT if Y.dim() > 1 else Y)
-        if S.pattern.ndim == 1 or S.batch_dims or Y.dim() < 2:
-            raise SparseError(f"X @ S takes an S with 2 sparse dimensions, not {S.pattern.ndim}.")
+        if S._pattern.ndim == 1 or S.batch_dims or Y.dim() < 2:
+            raise SparseError(f"X @ S takes an S with 2 sparse dimensions, not {S._pattern.ndim}.")
         return _blocks_times(S.transpose(-2, -1), Y.mT).mT
     if Y.dim() == 0:
         raise SparseError("X @ S takes an X with at least one dimension; multiply by a number with x * S.")
-    check_inner(Y.shape, S.shape, Y.shape[-1], S.pattern.size[0])
+    check_inner(Y.shape, S.shape, Y.shape[-1], S._pattern.size[0])
     if Y.dim() == 1:
         return dense_sparse(Y[None], S).squeeze(-2)
     if S.batch_dims:
         return _batched(S, Y.mT, flip=True).mT
-    return product(S.pattern, S.values(), Y.mT, flip=True).mT
+    return product(S._pattern, S._values, Y.mT, flip=True).mT
 
 
 def row_times(S: SparseTensor, X: Tensor) -> Tensor:
     """A sparse vector times a dense matrix: the rows of X that it names, weighed and summed."""
-    values, X = agree(S.values(), X)
+    values, X = agree(S._values, X)
     picked = X.movedim(-2, 0) if X.dim() > 1 else X
-    picked = picked.index_select(0, S.pattern._row)
+    picked = picked.index_select(0, S._pattern._row)
     return torch.tensordot(values, picked, dims=([0], [0]))
 
 
@@ -149,34 +149,34 @@ def _blocks_times(S: SparseTensor, X: Tensor) -> Any:
     """S [*batch, r, c], all dimensions sparse, @ X [*batch, c, k]: a product of blocks down a diagonal."""
     if S.batch_dims:
         raise SparseError("S @ X with batch dimensions takes 2 sparse dimensions: use S.unbatch() first.")
-    lead = S.pattern.size[:-2]
-    r, c = S.pattern.size[-2:]
+    lead = S._pattern.size[:-2]
+    r, c = S._pattern.size[-2:]
     check_inner(S.shape, X.shape, c, X.shape[-2])
     batch = broadcast(lead, X.shape[:-2])
     if tuple(batch) != lead:
         S = S.expand(*batch, r, c)
-    pattern = S.pattern._diagonal_blocks()
+    pattern = S._pattern._diagonal_blocks()
     n, k = X.shape[-2:]
     X = X.expand(*batch, n, k).reshape(-1, k)
     if isinstance(S, SparseTensor) and S.batch_dims:
         S = S.unbatch()
-        pattern = S.pattern._diagonal_blocks()
-    out = product(pattern, S.values(), X)
+        pattern = S._pattern._diagonal_blocks()
+    out = product(pattern, S._values, X)
     return out.reshape(*batch, r, k)
 
 
 def _batched(S: SparseTensor, X: Tensor, flip: bool) -> Tensor:
     """Values [*batch, nnz] on one pattern, X [*batch, n, k] or shared: a product down the diagonal."""
-    batch = broadcast(S.values().shape[:-1], X.shape[:-2])
+    batch = broadcast(S._values.shape[:-1], X.shape[:-2])
     count = batch.numel()
-    values, X = agree(S.values(), X)
+    values, X = agree(S._values, X)
     values = values.expand(*batch, -1).reshape(-1)
     n, k = X.shape[-2:]
     X = X.expand(*batch, n, k).reshape(count * n, k)
-    rows = S.pattern.size[1 if flip else 0]
+    rows = S._pattern.size[1 if flip else 0]
     if count == 0:
         return X.new_zeros(*batch, rows, k)
-    out = product(S.pattern.repeat(count), values, X, flip)
+    out = product(S._pattern.repeat(count), values, X, flip)
     return out.reshape(*batch, rows, k)
 
 
@@ -226,17 +226,17 @@ def linear(x: Tensor, weight: Any, bias: Tensor | None = None) -> Any:
         if (
             not isinstance(weight, SparseTensor)
             or weight.ndim != 2
-            or weight.pattern.ndim != 2
+            or weight._pattern.ndim != 2
             or not x.dim()
         ):
             raise SparseError(
                 "linear takes x of the shape (..., in) and a sparse weight of the shape (out, in)."
             )
-        check_inner(x.shape, weight.shape, x.shape[-1], weight.pattern.size[1])
+        check_inner(x.shape, weight.shape, x.shape[-1], weight._pattern.size[1])
         flat = x.flatten(0, -2) if x.dim() > 1 else x[None]
         # Turned here, once: backward needs it turned too.
-        out = product(weight.pattern, weight.values(), flat.t().contiguous()).t()
-        out = out.reshape(*x.shape[:-1], weight.pattern.size[0])
+        out = product(weight._pattern, weight._values, flat.t().contiguous()).t()
+        out = out.reshape(*x.shape[:-1], weight._pattern.size[0])
     if bias is None:
         return out
     if autocast(out.device.type) and bias.is_floating_point() and isinstance(out, Tensor):

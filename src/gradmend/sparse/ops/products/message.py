@@ -29,7 +29,7 @@ def propagate(S: SparseTensor, X: Tensor, reduce: str = "sum") -> Tensor:
         return sparse_dense(S, X)
     if reduce not in ("mean", "max", "min"):
         raise SparseError(f"reduce={reduce!r}: messages are reduced by sum, mean, max or min.")
-    if S.pattern.ndim != 2 or S.batch_dims or S.dense_dim():
+    if S._pattern.ndim != 2 or S.batch_dims or S.dense_dim():
         raise SparseError(f"messages pass along a matrix, not the shape {tuple(S.shape)}.")
     if not isinstance(X, Tensor) or X.dim() == 0 or X.shape[0] != S.shape[1]:
         got = tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__
@@ -37,13 +37,13 @@ def propagate(S: SparseTensor, X: Tensor, reduce: str = "sum") -> Tensor:
             f"messages need a row of X for each of the {S.shape[1]} columns of S, and X is {got}."
         )
     if reduce == "mean":
-        segs = S.pattern._segments((0,))
-        share = spread(1 / counts(segs, S.values()).to(S.dtype), segs)
-        return sparse_dense(S.like(S.values() * share), X)
-    values, X = agree(S.values(), X)
-    sent = X.index_select(0, S.pattern._col)
+        segs = S._pattern._segments((0,))
+        share = spread(1 / counts(segs, S._values).to(S.dtype), segs)
+        return sparse_dense(S.like(S._values * share), X)
+    values, X = agree(S._values, X)
+    sent = X.index_select(0, S._pattern._col)
     sent = values.view(-1, *[1] * (X.dim() - 1)) * sent
-    return aggregate(make(S.pattern, sent), reduce)
+    return aggregate(make(S._pattern, sent), reduce)
 
 
 @implements("aggregate")
@@ -52,8 +52,8 @@ def aggregate(S: SparseTensor, reduce: str = "sum", dim: int = 1) -> Any:
     parts = split(S, (wrap(S, dim),))
     if not parts.sparse:
         raise SparseError(f"aggregate reduces a sparse dimension, and {dim} is not one.")
-    keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
-    segs = S.pattern._segments(keep)
+    keep = tuple(d for d in range(S._pattern.ndim) if d not in parts.sparse)
+    segs = S._pattern._segments(keep)
     values = entries_first(S)
     if reduce in ("sum", "mean"):
         found = segment_sum(values, segs)

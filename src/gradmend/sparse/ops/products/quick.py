@@ -29,7 +29,7 @@ def bare_product(S: SparseTensor, X: Any) -> Any:
         return _bare_pair(S, X)
     if type(X) not in _PLAIN or torch.compiler.is_compiling() or team._forked:
         return None
-    values, pattern = S._values, S.pattern
+    values, pattern = S._values, S._pattern
     if type(values) not in _PLAIN:
         return None
     ptr = pattern._kept_ptr  # built already: the pattern is known to be no longer than it is full
@@ -55,8 +55,8 @@ def bare_product(S: SparseTensor, X: Any) -> Any:
 
 def _bare_pair(a: SparseTensor, b: SparseTensor) -> SparseTensor | None:
     """a @ b with the plan of the last product of these two patterns, whose shapes were looked at then."""
-    found = a.pattern._product
-    if found is None or found[0]() is not b.pattern or torch.compiler.is_compiling():
+    found = a._pattern._product
+    if found is None or found[0]() is not b._pattern or torch.compiler.is_compiling():
         return None
     x, y = a._values, b._values
     if type(x) not in _PLAIN or type(y) not in _PLAIN or x.dim() != 1 or y.dim() != 1:

@@ -10,7 +10,7 @@ from gradmend.sparse.autograd.product import broadcast, check_inner, sampled
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.tensor import SparseTensor, make
+from gradmend.sparse.tensor import SparseTensor, at
 
 
 @implements("sampled_addmm")
@@ -20,15 +20,15 @@ def sampled_addmm(
     """beta * S + alpha * (A @ B) at the entries of S; A [..., r, k] and B [..., k, c] may be batches."""
     if not isinstance(S, SparseTensor) or S.dense_dim():
         raise SparseError("sampled_addmm takes a sparse S without dense dimensions, and dense A and B.")
-    values = sampled(S.pattern, *_factors(A, B))
+    values = sampled(S._pattern, *_factors(A, B))
     if alpha != 1:
         values = values * alpha
-    lead = broadcast(values.shape[:-1], S.values().shape[:-1])
+    lead = broadcast(values.shape[:-1], S._values.shape[:-1])
     if beta != 0:
-        values = values + beta * S.values()
+        values = values + beta * S._values
     elif values.shape[:-1] != lead:
         values = values.expand(*lead, -1)
-    return make(S.pattern, values, len(lead))
+    return S.like(values, batch_dims=len(lead))
 
 
 def sddmm(pattern: Pattern, A: Tensor, B: Tensor) -> SparseTensor:
@@ -40,9 +40,8 @@ def sddmm(pattern: Pattern, A: Tensor, B: Tensor) -> SparseTensor:
         pattern = pattern.pattern
     if not isinstance(pattern, Pattern):
         raise SparseError(f"sddmm takes a Pattern first, not {type(pattern).__name__}.")
-    pattern = pattern.canonical()
-    values = sampled(pattern, *_factors(A, B))
-    return make(pattern, values, values.dim() - 1)
+    values = sampled(pattern.canonical(), *_factors(A, B))
+    return at(pattern, values, values.dim() - 1)
 
 
 def _factors(A: Any, B: Any) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from gradmend.sparse.tensor import SparseTensor
 def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
     if not isinstance(A, SparseTensor):
         raise SparseError(f"a sparse solve takes a SparseTensor, not {type(A).__name__}.")
-    if A.pattern.ndim != 2 or A.batch_dims or A.dense_dim() or A.shape[0] != A.shape[1]:
+    if A._pattern.ndim != 2 or A.batch_dims or A.dense_dim() or A.shape[0] != A.shape[1]:
         raise SparseError(f"a solve takes a square sparse matrix, not the shape {tuple(A.shape)}.")
     if not isinstance(b, Tensor) or b.dim() == 0:
         raise SparseError("a solve takes a right side with at least one dimension.")
@@ -39,7 +39,7 @@ def _solve(A: SparseTensor, b: Tensor, solver: Solver) -> Tensor:
         )
     first = b if b.dim() == 1 else b.movedim(-2, 0)
     wide = b[:, None] if b.dim() == 1 else first.flatten(1)
-    solved = Solve.apply(A.values(), wide, A.pattern, solver, False).reshape(first.shape)
+    solved = Solve.apply(A._values, wide, A._pattern, solver, False).reshape(first.shape)
     return solved if b.dim() == 1 else solved.movedim(0, -2)
 
 

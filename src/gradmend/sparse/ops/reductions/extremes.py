@@ -50,8 +50,8 @@ def _pick(S: SparseTensor, dim: int | None, keepdim: bool, largest: bool) -> tup
     r = Reduction(S, None if dim is None else wrap(S, dim), keepdim, "argmax" if largest else "argmin")
     _need_some(r)
     segs, S = r.segs, r.S
-    over = [d for d in range(S.pattern.ndim) if d not in r.keep]
-    place = linear(S.pattern._indices[over], tuple(S.pattern.size[d] for d in over))
+    over = [d for d in range(S._pattern.ndim) if d not in r.keep]
+    place = linear(S._pattern._indices[over], tuple(S._pattern.size[d] for d in over))
     top = with_zeros(extreme(r.values, segs, largest, lowest(S.dtype, not largest)), r.zeros > 0, largest)
     hit = (r.values == spread(top, segs)) | r.values.isnan()
     nnz = S.nnz
@@ -105,7 +105,7 @@ def _reduction(name: str, largest: bool) -> None:
 
     @implements("arg" + name)
     def argmax(S: SparseTensor, dim: int | None = None, keepdim: bool = False) -> Any:
-        detached = S.like(S.values().detach())
+        detached = S.like(S._values.detach())
         r, _, where = _pick(detached, dim, keepdim, largest)
         return r.done(where, 0)
 

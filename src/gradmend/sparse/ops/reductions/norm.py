@@ -29,7 +29,7 @@ def vector_norm(
     if ord in (math.inf, -math.inf):
         return _amax(_size_of(S), dim, keepdim, ord > 0)
     if ord == 0:
-        return sum(S.like((S.values() != 0).to(_real(S.dtype))), dim, keepdim)
+        return sum(S.like((S._values != 0).to(_real(S.dtype))), dim, keepdim)
     if ord == 1:
         return sum(_size_of(S), dim, keepdim)
     r = Reduction(S, dim, keepdim, "norm")
@@ -49,7 +49,7 @@ def _real_or_complex(S: SparseTensor) -> None:
 
 
 def _size_of(S: SparseTensor) -> SparseTensor:
-    return S.like(S.values().abs())
+    return S.like(S._values.abs())
 
 
 def _square(v: Tensor) -> Tensor:

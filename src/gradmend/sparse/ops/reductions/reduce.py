@@ -44,15 +44,15 @@ class Reduction:
         flag("keepdim", keepdim)
         dims = as_dims(S, dim)
         parts = split(S, dims)
-        self.dense = S.pattern.ndim - len(parts.sparse) <= 1
+        self.dense = S._pattern.ndim - len(parts.sparse) <= 1
         if parts.batch or parts.dense:
             # Mixed kinds: write the dense dimensions out as sparse ones, O(values).
             S = S.sparsify()
             parts = Split((), dims, ())
         self.S, self.keepdim, self.name = S, keepdim, name
-        self.keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
+        self.keep = tuple(d for d in range(S._pattern.ndim) if d not in parts.sparse)
         self.n = reduced_size(S, parts.sparse)
-        self.segs: Segments = S.pattern._segments(self.keep)
+        self.segs: Segments = S._pattern._segments(self.keep)
         self.values = entries_first(S)
 
     @property
@@ -72,8 +72,8 @@ def _over_values(S: SparseTensor, parts: Split, f: Any, keepdim: bool) -> Sparse
     """A reduction of batch or dense dimensions only: the pattern stays."""
     b = S.batch_dims
     dims = [*parts.batch, *(b + 1 + d for d in parts.dense)]
-    values = f(S.values(), dims, keepdim)
-    return SparseTensor(S.pattern, values, batch_dims=b if keepdim else b - len(parts.batch))
+    values = f(S._values, dims, keepdim)
+    return S.like(values, batch_dims=b if keepdim else b - len(parts.batch))
 
 
 @implements("sum", also=(torch._sparse_sum,))
@@ -82,14 +82,14 @@ def sum(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torch
         S = S.to(dtype)
     elif not S.dtype.is_floating_point and not S.dtype.is_complex:
         S = S.to(torch.int64)
-    if type(dim) is int and S.pattern.ndim == 2 and S.values().dim() == 1 and -2 <= dim < 2 and not keepdim:
+    if type(dim) is int and S._pattern.ndim == 2 and S._values.dim() == 1 and -2 <= dim < 2 and not keepdim:
         # Row and column sums of a matrix: what is asked most often takes the shortest way.
-        segs = S.pattern._segments((1 - dim % 2,))
+        segs = S._pattern._segments((1 - dim % 2,))
         if segs.ids is None:
-            return segment_sum(S.values(), segs)
+            return segment_sum(S._values, segs)
     flag("keepdim", keepdim)
     if dim is None or (isinstance(dim, Sequence) and len(dim) == 0):
-        total = S.values().sum()
+        total = S._values.sum()
         return total.reshape((1,) * S.ndim) if keepdim else total
     parts = split(S, as_dims(S, dim))
     if parts.batch or parts.dense:
@@ -121,7 +121,7 @@ def mean(S: SparseTensor, dim: Any = None, keepdim: bool = False, *, dtype: torc
         r = Reduction(S if dtype is None else S.to(dtype), dims, keepdim, "mean")
         return r.done(segment_sum(r.values, r.segs) / n, 0)
     total = sum(S, dims, keepdim, dtype=dtype)
-    return total.like(total.values() / n) if isinstance(total, SparseTensor) else total / n
+    return total.like(total._values / n) if isinstance(total, SparseTensor) else total / n
 
 
 @implements("prod")
@@ -155,14 +155,14 @@ def _some(dim: Any) -> None:
 @implements("any")
 def any(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
     _some(dim)
-    r = Reduction(S.like(S.values() != 0), dim, keepdim, "any")
+    r = Reduction(S.like(S._values != 0), dim, keepdim, "any")
     return r.done(extreme(r.values, r.segs, True, False), False)
 
 
 @implements("all")
 def all(S: SparseTensor, dim: Any = None, keepdim: bool = False) -> Any:
     _some(dim)
-    r = Reduction(S.like(S.values() != 0), dim, keepdim, "all")
+    r = Reduction(S.like(S._values != 0), dim, keepdim, "all")
     found = extreme(r.values, r.segs, False, True)
     return r.done(found & (r.zeros == 0), r.n == 0)
 

@@ -32,16 +32,16 @@ def topk(S: SparseTensor, k: int, dim: int = -1, largest: bool = True, sorted: b
     if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= n:
         raise SparseError(f"topk takes a k from 0 to the {n} of dimension {dim}, not {k!r}.")
     keep = tuple(i for i in range(S.ndim) if i != d)
-    segs = S.pattern._segments(keep)
+    segs = S._pattern._segments(keep)
     if segs.ids is not None:  # far more rows than entries: most hold zeros only, and the result has them all
         return torch.topk(to_dense(S), k, d, largest, sorted)
-    values, place = S.values(), S.pattern._indices[d]
+    values, place = S._values, S._pattern._indices[d]
     order = _ordered(values.detach(), segs.seg, largest)
     ahead = ((values.detach() > 0) | values.detach().isnan()) if largest else (values.detach() < 0)
     front = segment_sum(ahead.long(), segs)[:, None]  # stored numbers that beat zero
     stored = segs.ptr.diff()[:, None]
     zeros = n - stored
-    slot = torch.arange(k, device=S.pattern.device)[None]
+    slot = torch.arange(k, device=S._pattern.device)[None]
     is_zero = (slot >= front) & (slot < front + zeros)
     entry = segs.ptr[:-1, None] + torch.where(slot < front, slot, slot - zeros)
     entry = entry.clamp(0, max(S.nnz - 1, 0))

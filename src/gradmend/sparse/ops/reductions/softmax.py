@@ -12,6 +12,7 @@ from gradmend.sparse import kernels
 from gradmend.sparse.autograd.place import written_out
 from gradmend.sparse.autograd.primitive import plain
 from gradmend.sparse.autograd.segment import by_kernel, extreme, in_order, lowest, segment_sum, spread
+from gradmend.sparse.autograd.undefined import skips_undefined
 from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.helpers.dims import entries_back, entries_first, split, wrap
@@ -28,23 +29,23 @@ def _along(S: SparseTensor, dim: Any, dtype: torch.dtype | None, log: bool) -> S
         S = S.to(dtype)
     if not S.is_floating_point():
         raise SparseError(f"softmax takes floating-point numbers, not {S.dtype}: say dtype=, or convert S.")
-    if S.pattern.ndim == 2 and S.values().dim() == 1 and type(dim) is int and dim in (0, 1, -1):
-        return S.like(segment_softmax(S.values(), S.pattern._segments((0 if dim else 1,)), log))
+    if S._pattern.ndim == 2 and S._values.dim() == 1 and type(dim) is int and dim in (0, 1, -1):
+        return S.like(segment_softmax(S._values, S._pattern._segments((0 if dim else 1,)), log))
     dim = wrap(S, dim)
     parts = split(S, (dim,))
     f = torch.log_softmax if log else torch.softmax
     if parts.batch:
-        return S.like(f(S.values(), dim))
+        return S.like(f(S._values, dim))
     if parts.dense:
-        return S.like(f(S.values(), S.batch_dims + 1 + parts.dense[0]))
-    keep = tuple(d for d in range(S.pattern.ndim) if d not in parts.sparse)
-    values = segment_softmax(entries_first(S), S.pattern._segments(keep), log)
+        return S.like(f(S._values, S.batch_dims + 1 + parts.dense[0]))
+    keep = tuple(d for d in range(S._pattern.ndim) if d not in parts.sparse)
+    values = segment_softmax(entries_first(S), S._pattern._segments(keep), log)
     return S.like(entries_back(values, S.batch_dims))
 
 
 def _small(S: SparseTensor, dim: Any, log: bool) -> SparseTensor | None:
     """With -inf where nothing is stored: fewer calls of torch's. None when the general road must do."""
-    values, size = S._values, S.pattern._size
+    values, size = S._values, S._pattern._size
     if (
         type(dim) is not int
         or not -2 <= dim < 2
@@ -52,7 +53,7 @@ def _small(S: SparseTensor, dim: Any, log: bool) -> SparseTensor | None:
         or not written_out(size, values)
     ):
         return None
-    keys = S.pattern._keys()
+    keys = S._pattern._keys()
     whole = values.new_full(size, -math.inf).put_(keys, values)
     return S.like((whole.log_softmax(dim) if log else whole.softmax(dim)).take(keys))
 
@@ -69,6 +70,7 @@ def segment_softmax(values: Tensor, segs: Segments, log: bool = False) -> Tensor
     return away - total.log() if log else weight / total
 
 
+@skips_undefined
 class SegmentSoftmax(torch.autograd.Function):
     """The same in one pass forward and one backward; further derivatives are made of differentiable sums."""
 

@@ -116,7 +116,7 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
         raise SparseError(f"a mask is boolean, not {mask.dtype}: write mask != 0.")
     if isinstance(mask, SparseTensor):
         mask = sparsify(mask)
-        places = mask.indices()[:, mask.values().bool()]
+        places = mask._pattern._indices[:, mask._values.bool()]
         return lookup(S, tuple(places))
     if tuple(mask.shape) != tuple(S.shape):
         raise OutsideError(
@@ -124,8 +124,8 @@ def masked_select(S: SparseTensor, mask: Any) -> Tensor:
         )
     chosen = at_entries(S, mask).nonzero().squeeze(1)
     flat = mask.reshape(-1).nonzero().squeeze(1)
-    out = S.values().new_zeros(flat.shape[0])
-    return out.index_copy(0, torch.searchsorted(flat, S.pattern._keys()[chosen]), S.values()[chosen])
+    out = S._values.new_zeros(flat.shape[0])
+    return out.index_copy(0, torch.searchsorted(flat, S._pattern._keys()[chosen]), S._values[chosen])
 
 
 def _dense_by_sparse(X: Tensor, mask: SparseTensor) -> Tensor:
@@ -133,7 +133,7 @@ def _dense_by_sparse(X: Tensor, mask: SparseTensor) -> Tensor:
     places = sparsify(mask)
     if places.dtype != torch.bool:
         raise OutsideError("a sparse index must be a mask (bool): X[S != 0].")
-    return X[tuple(places.indices()[:, places.values()])]
+    return X[tuple(places._pattern._indices[:, places._values])]
 
 
 @implements("sparse_mask")
@@ -147,15 +147,15 @@ def sparse_mask(X: Any, S: SparseTensor) -> SparseTensor:
         )
     if (X.batch_dims, X.dense_dim()) != (S.batch_dims, S.dense_dim()) or X.batch_dims:
         X, S = sparsify(X), sparsify(S)
-    there, at = find(X.pattern, S.pattern._keys())
+    there, at = find(X._pattern, S._pattern._keys())
     n = X.batch_dims
-    values = X.values()
+    values = X._values
     shape = (*values.shape[:n], S.nnz, *values.shape[n + 1 :])
     if X.nnz == 0:
-        return X.like(values.new_zeros(shape), S.pattern)
+        return S.like(values.new_zeros(shape), batch_dims=n)
     found = values.index_select(n, at)
     found = torch.where(there.view(*[1] * n, -1, *[1] * X.dense_dim()), found, torch.zeros_like(found))
-    return X.like(found, S.pattern)
+    return S.like(found, batch_dims=n)
 
 
 @implements("gather")

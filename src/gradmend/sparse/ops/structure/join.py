@@ -34,7 +34,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> SparseTensor:
         return cat([sparsify(p) for p in parts], d)
     kind = split(first, (d,))
     if kind.sparse:
-        if any(p.values().shape[: p.batch_dims] != first.values().shape[: p.batch_dims] for p in parts):
+        if any(p._values.shape[: p.batch_dims] != first._values.shape[: p.batch_dims] for p in parts):
             raise SparseError("batch dimensions differ: they must be equal to cat along another dimension.")
         return _cat_sparse(parts, kind.sparse[0])
     shared = _on_one_pattern(parts)
@@ -43,23 +43,23 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> SparseTensor:
     at = d if kind.batch else first.batch_dims + 1 + kind.dense[0]
     if shared is None:
         shared = _spread_all(parts)
-    return make(shared[0].pattern, torch.cat([p.values() for p in shared], at), first.batch_dims)
+    return shared[0].like(torch.cat([p._values for p in shared], at))
 
 
 def _cat_sparse(parts: list[SparseTensor], axis: int) -> SparseTensor:
     first, b = parts[0], parts[0].batch_dims
-    size = list(first.pattern.size)
-    size[axis] = sum(p.pattern.size[axis] for p in parts)
+    size = list(first._pattern.size)
+    size[axis] = sum(p._pattern.size[axis] for p in parts)
     check_size("cat", tuple(size))
     rows, offset = [], 0
     for p in parts:
-        index = p.pattern._indices
+        index = p._pattern._indices
         if offset:
             index = index.clone()
             index[axis] += offset
         rows.append(index)
-        offset += p.pattern.size[axis]
-    return _sorted(torch.cat(rows, 1), tuple(size), torch.cat([p.values() for p in parts], b), b, axis > 0)
+        offset += p._pattern.size[axis]
+    return _sorted(torch.cat(rows, 1), tuple(size), torch.cat([p._values for p in parts], b), b, axis > 0)
 
 
 def _sorted(
@@ -89,16 +89,16 @@ def _fit(parts: list[SparseTensor], d: int) -> None:
 
 
 def _on_one_pattern(parts: list[SparseTensor]) -> list[SparseTensor] | None:
-    return parts if all(p.pattern == parts[0].pattern for p in parts[1:]) else None
+    return parts if all(p._pattern == parts[0]._pattern for p in parts[1:]) else None
 
 
 def _spread_all(parts: list[SparseTensor]) -> list[SparseTensor]:
     """All on the union of their patterns, zeros filled in."""
-    whole = parts[0].pattern
+    whole = parts[0]._pattern
     for p in parts[1:]:
-        whole = union(whole, p.pattern)[0]
+        whole = union(whole, p._pattern)[0]
     return [
-        p.like(spread(p, torch.searchsorted(whole._keys(), p.pattern._keys()), whole), whole) for p in parts
+        p.like(spread(p, torch.searchsorted(whole._keys(), p._pattern._keys()), whole), whole) for p in parts
     ]
 
 
@@ -130,21 +130,21 @@ def block_diag(*tensors: Any) -> SparseTensor:
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = tuple(tensors[0])
     parts = [_as_sparse(x) for x in tensors]
-    if not parts or any(p.pattern.ndim != 2 or p.batch_dims or p.dense_dim() for p in parts):
+    if not parts or any(p._pattern.ndim != 2 or p.batch_dims or p.dense_dim() for p in parts):
         raise SparseError("block_diag takes matrices: tensors with 2 sparse dimensions and no batch.")
     rows, at = [], torch.zeros(2, 1, dtype=torch.int64, device=parts[0].device)
     for p in parts:
-        rows.append(p.pattern._indices + at)
-        at = at + torch.tensor(p.pattern.size, device=at.device)[:, None]
+        rows.append(p._pattern._indices + at)
+        at = at + torch.tensor(p._pattern.size, device=at.device)[:, None]
     size = tuple(int(n) for n in at)
     check_size("block_diag", size)
-    return make(Pattern._trusted(torch.cat(rows, 1), size), torch.cat([p.values() for p in parts]))
+    return make(Pattern._trusted(torch.cat(rows, 1), size), torch.cat([p._values for p in parts]))
 
 
 def batch(tensors: Sequence[SparseTensor]) -> SparseTensor:
     """A batch dimension over tensors that share their pattern (or come to, zeros filled in)."""
     parts = _on_one_pattern(list(tensors)) or _spread_all(list(tensors))
-    return make(parts[0].pattern, torch.stack([p.values() for p in parts]), parts[0].batch_dims + 1)
+    return parts[0].like(torch.stack([p._values for p in parts]), batch_dims=parts[0].batch_dims + 1)
 
 
 @implements("kron")
@@ -154,11 +154,11 @@ def kron(a: Any, b: Any) -> SparseTensor:
         a = unsqueeze(a, 0)
     while b.ndim < a.ndim:
         b = unsqueeze(b, 0)
-    size = tuple(m * n for m, n in zip(a.pattern.size, b.pattern.size, strict=True))
+    size = tuple(m * n for m, n in zip(a._pattern.size, b._pattern.size, strict=True))
     check_size("kron", size)
-    scale = torch.tensor(b.pattern.size, device=a.device)[:, None, None]
-    index = (a.pattern._indices[:, :, None] * scale + b.pattern._indices[:, None, :]).flatten(1)
-    return _sorted(index, size, (a.values()[:, None] * b.values()).flatten(), 0)
+    scale = torch.tensor(b._pattern.size, device=a.device)[:, None, None]
+    index = (a._pattern._indices[:, :, None] * scale + b._pattern._indices[:, None, :]).flatten(1)
+    return _sorted(index, size, (a._values[:, None] * b._values).flatten(), 0)
 
 
 @implements("outer", "ger")

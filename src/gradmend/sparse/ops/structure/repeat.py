@@ -26,21 +26,21 @@ def repeat(S: SparseTensor, *sizes: Any) -> SparseTensor:
         raise SparseError(f"repeat{times} takes a number, not negative, for each of the {S.ndim} dimensions.")
     while S.ndim < len(times):
         S = unsqueeze(S, 0)
-    b, n = S.batch_dims, S.pattern.ndim
-    values = S.values()
+    b, n = S.batch_dims, S._pattern.ndim
+    values = S._values
     outer = (*times[:b], 1, *times[b + n :])
     if any(t != 1 for t in outer):
         values = values.repeat(outer)
     inner = times[b : b + n]
-    S = make(S.pattern, values, b)
+    S = S.like(values)
     return S if all(t == 1 for t in inner) else _copies(S, inner)
 
 
 def _copies(S: SparseTensor, times: tuple[int, ...]) -> SparseTensor:
-    size = S.pattern.size
+    size = S._pattern.size
     new = tuple(m * t for m, t in zip(size, times, strict=True))
     check_size("repeat", new)
-    index = S.pattern._indices
+    index = S._pattern._indices
     if S.nnz == 0:
         return rebuild(S, index, new, None, "repeat")
     if (many := S.nnz * math.prod(times)) > _MOST:
@@ -82,7 +82,8 @@ def expand(S: SparseTensor, *sizes: Any) -> SparseTensor:
     S = repeat(S, times)
     if not more:
         return S
-    return make(S.pattern, S.values().expand(*new[:more], *S.values().shape), S.batch_dims + more)
+    values = S._values
+    return S.like(values.expand(*new[:more], *values.shape), batch_dims=S.batch_dims + more)
 
 
 @implements("expand_as")
@@ -101,12 +102,12 @@ def roll(S: SparseTensor, shifts: Any, dims: Any = None) -> SparseTensor:
     over = [wrap(S, d) for d in _ints((dims,))]
     if len(over) != len(steps):
         raise SparseError(f"roll was given {len(steps)} shifts for {len(over)} dimensions.")
-    values, index = S.values(), S.pattern._indices.clone()
+    values, index = S._values, S._pattern._indices.clone()
     for step, d in zip(steps, over, strict=True):
         parts = split(S, (d,))
         if parts.sparse:
-            n = S.pattern.size[parts.sparse[0]]
+            n = S._pattern.size[parts.sparse[0]]
             index[parts.sparse[0]] = (index[parts.sparse[0]] + step) % max(n, 1)
         else:
             values = values.roll(step, d if parts.batch else S.batch_dims + 1 + parts.dense[0])
-    return rebuild(make(S.pattern, values, S.batch_dims), index, S.pattern.size, None, "roll")
+    return rebuild(make(S._pattern, values, S.batch_dims), index, S._pattern.size, None, "roll")

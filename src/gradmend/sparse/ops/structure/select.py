@@ -31,12 +31,12 @@ def select(S: SparseTensor, dim: int, index: int) -> Any:
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.select(at, index % n), drop=True)
     axis = parts.sparse[0]
-    if S.pattern.ndim == 1:
+    if S._pattern.ndim == 1:
         return lookup(S, (torch.tensor(index % n, device=S.device),))
-    take = _equal(S.pattern, axis, index % n)
-    rest = [i for i in range(S.pattern.ndim) if i != axis]
-    size = tuple(S.pattern.size[i] for i in rest)
-    return keep(S, Pattern._trusted(S.pattern._indices[rest][:, take], size), take)
+    take = _equal(S._pattern, axis, index % n)
+    rest = [i for i in range(S._pattern.ndim) if i != axis]
+    size = tuple(S._pattern.size[i] for i in rest)
+    return keep(S, Pattern._trusted(S._pattern._indices[rest][:, take], size), take)
 
 
 def _equal(pattern: Pattern, axis: int, index: int) -> Tensor:
@@ -50,9 +50,9 @@ def _equal(pattern: Pattern, axis: int, index: int) -> Tensor:
 
 def _on_values(S: SparseTensor, d: int, f: Any, drop: bool = False) -> SparseTensor:
     """The same on a batch or dense dimension: the pattern stays."""
-    at = d if d < S.batch_dims else d - S.pattern.ndim + 1
-    values = f(S.values(), at)
-    return SparseTensor(S.pattern, values, batch_dims=S.batch_dims - (1 if drop and d < S.batch_dims else 0))
+    at = d if d < S.batch_dims else d - S._pattern.ndim + 1
+    values = f(S._values, at)
+    return S.like(values, batch_dims=S.batch_dims - (1 if drop and d < S.batch_dims else 0))
 
 
 def slice_dim(S: SparseTensor, dim: int, part: slice) -> SparseTensor:
@@ -68,7 +68,7 @@ def slice_dim(S: SparseTensor, dim: int, part: slice) -> SparseTensor:
         index = (slice(start, stop, step),)
         return _on_values(S, d, lambda v, at: v[(slice(None),) * at + index])
     axis = parts.sparse[0]
-    places = S.pattern._indices
+    places = S._pattern._indices
     inside = (places[axis] >= start) & (places[axis] < stop)
     if step > 1:
         inside &= (places[axis] - start) % step == 0
@@ -79,7 +79,7 @@ def slice_dim(S: SparseTensor, dim: int, part: slice) -> SparseTensor:
 
 
 def _resized(S: SparseTensor, axis: int, count: int) -> tuple[int, ...]:
-    size = list(S.pattern.size)
+    size = list(S._pattern.size)
     size[axis] = count
     return tuple(size)
 
@@ -111,7 +111,7 @@ def take_dim(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     d = wrap(S, dim)
     if not isinstance(index, Tensor):
         raise ArgumentError(f"index_select takes a tensor of indices, not {type(index).__name__}.")
-    index = index.to(S.pattern.device)
+    index = index.to(S._pattern.device)
     if index.dtype not in _WHOLE or index.dim() > 1:
         if index.numel() or index.dim() > 1:
             raise SparseError(
@@ -127,7 +127,7 @@ def take_dim(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.index_select(at, index % n))
     axis = parts.sparse[0]
-    order, places = None, S.pattern._indices[axis]
+    order, places = None, S._pattern._indices[axis]
     if axis:
         places, order = torch.sort(places, stable=True)
     places = places.contiguous()
@@ -147,7 +147,7 @@ def take_dim(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     target, take = torch.cat([empty, *targets]), torch.cat([empty, *entries])
     if order is not None:
         take = order[take]
-    moved = S.pattern._indices[:, take].clone()
+    moved = S._pattern._indices[:, take].clone()
     moved[axis] = target
     return rebuild(S, moved, _resized(S, axis, index.shape[0]), take, "index_select")
 
@@ -163,9 +163,9 @@ def mask_dim(S: SparseTensor, dim: int, mask: Tensor) -> SparseTensor:
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.index_select(at, mask.nonzero().squeeze(1)))
     axis = parts.sparse[0]
-    places = S.pattern._indices[axis]
+    places = S._pattern._indices[axis]
     take = mask[places].nonzero().squeeze(1)
-    moved = S.pattern._indices[:, take].clone()
+    moved = S._pattern._indices[:, take].clone()
     # Ranks among the chosen rows, in pieces: a cumulative sum would be as long as the mask.
     rank, before = torch.empty_like(moved[axis]), 0
     for at in range(0, mask.shape[0], _CHUNK):
@@ -179,13 +179,13 @@ def mask_dim(S: SparseTensor, dim: int, mask: Tensor) -> SparseTensor:
 
 def lookup(S: SparseTensor, index: Sequence[Tensor]) -> Tensor:
     """Single entries by their places (as many index tensors as sparse dimensions): dense, zero if not stored."""
-    size = S.pattern.size
+    size = S._pattern.size
     wide = torch.broadcast_tensors(*index)
     for i, n in zip(wide, size, strict=True):
         if i.numel() and (int(i.min()) < -n or int(i.max()) >= n):
             raise OutsideError(f"an index is outside a dimension with {n} entries.")
     places = torch.stack([torch.where(i < 0, i + n, i).flatten() for i, n in zip(wide, size, strict=True)])
-    there, at = find(S.pattern, linear(places, size))
+    there, at = find(S._pattern, linear(places, size))
     values = entries_first(S)
     if S.nnz == 0:
         # Joined to the values, of which there are none: what was differentiable stays so.

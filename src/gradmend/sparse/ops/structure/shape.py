@@ -22,16 +22,16 @@ from gradmend.sparse.tensor import SparseTensor, make
 @implements("sparsify")
 def sparsify(S: SparseTensor) -> SparseTensor:
     """Batch and dense dimensions become sparse ones, every number of theirs an entry."""
-    lead, tail = S.values().shape[: S.batch_dims], S.values().shape[S.batch_dims + 1 :]
+    lead, tail = S._values.shape[: S.batch_dims], S._values.shape[S.batch_dims + 1 :]
     if not lead and not tail:
         return S
-    n, device = S.pattern.ndim, S.device
+    n, device = S._pattern.ndim, S.device
     b, d = math.prod(lead), math.prod(tail)
     parts = [
         unlinear(torch.arange(b, device=device), tuple(lead))
         if lead
         else torch.empty(0, b, dtype=torch.int64),
-        S.pattern._indices,
+        S._pattern._indices,
         unlinear(torch.arange(d, device=device), tuple(tail))
         if tail
         else torch.empty(0, d, dtype=torch.int64),
@@ -42,8 +42,8 @@ def sparsify(S: SparseTensor) -> SparseTensor:
         for k, part in enumerate(parts)
         for axis in part
     ]
-    pattern = Pattern._trusted(torch.stack(rows), (*lead, *S.pattern.size[:n], *tail))
-    return make(pattern, S.values().reshape(-1))
+    pattern = Pattern._trusted(torch.stack(rows), (*lead, *S._pattern.size[:n], *tail))
+    return make(pattern, S._values.reshape(-1))
 
 
 @implements("unbatch")
@@ -52,17 +52,17 @@ def unbatch(S: SparseTensor) -> SparseTensor:
     b = S.batch_dims
     if not b:
         return S
-    tail = S.values().shape[b + 1 :]
-    alone = S.values().new_zeros(()).expand(S.values().shape[: b + 1])  # one number an entry, whatever it is
-    places = sparsify(make(S.pattern, alone, b))
-    return make(places.pattern, S.values().reshape(-1, *tail))
+    tail = S._values.shape[b + 1 :]
+    alone = S._values.new_zeros(()).expand(S._values.shape[: b + 1])  # one number an entry, whatever it is
+    places = sparsify(make(S._pattern, alone, b))
+    return make(places._pattern, S._values.reshape(-1, *tail))
 
 
 @implements("t")
 def t(S: SparseTensor) -> SparseTensor:
     if S.ndim == 1:
         return S
-    if S.pattern.ndim == 2 and S.values().dim() == 1:
+    if S._pattern.ndim == 2 and S._values.dim() == 1:
         return _permute_sparse(S, (1, 0))
     if S.ndim != 2:
         raise SparseError(f"t() takes at most 2 dimensions, and S has {S.ndim}: use transpose or permute.")
@@ -82,28 +82,28 @@ def permute(S: SparseTensor, *dims: Any) -> SparseTensor:
     order = tuple(wrap(S, d) for d in _ints(dims))
     if sorted(order) != list(range(S.ndim)):
         raise SparseError(f"permute{order} doesn't name each of the {S.ndim} dimensions once.")
-    b, n = S.batch_dims, S.pattern.ndim
+    b, n = S.batch_dims, S._pattern.ndim
     groups = (order[:b], order[b : b + n], order[b + n :])
     ranges = (range(b), range(b, b + n), range(b + n, S.ndim))
     if any(set(g) != set(r) for g, r in zip(groups, ranges, strict=True)):
         return permute(sparsify(S), order)
-    values = S.values()
+    values = S._values
     moved = (*groups[0], b, *(d - n + 1 for d in groups[2]))
     if moved != tuple(range(values.dim())):
         values = values.permute(moved)
     inner = tuple(d - b for d in groups[1])
-    return _permute_sparse(make(S.pattern, values, b), inner)
+    return _permute_sparse(S.like(values), inner)
 
 
 def _permute_sparse(S: SparseTensor, order: tuple[int, ...]) -> SparseTensor:
     if order == tuple(range(len(order))):
         return S
     if len(order) == 2:
-        perm = S.pattern._transposed()[2] if not is_wide(max(S.pattern.size), S.pattern.nnz) else None
+        perm = S._pattern._transposed()[2] if not is_wide(max(S._pattern.size), S._pattern.nnz) else None
         if perm is not None:
-            return make(S.pattern.flipped(), S.values().index_select(S.batch_dims, perm), S.batch_dims)
-    size = tuple(S.pattern.size[d] for d in order)
-    return rebuild(S, S.pattern._indices[list(order)], size, None, "permute")
+            return make(S._pattern.flipped(), S._values.index_select(S.batch_dims, perm), S.batch_dims)
+    size = tuple(S._pattern.size[d] for d in order)
+    return rebuild(S, S._pattern._indices[list(order)], size, None, "permute")
 
 
 @implements("movedim", "moveaxis")
@@ -134,8 +134,8 @@ def reshape(S: SparseTensor, *shape: Any) -> SparseTensor:
         raise SparseError(
             f"a tensor of the shape {tuple(S.shape)} can't take the shape {new}: {total} entries."
         )
-    b, tail = S.batch_dims, tuple(S.values().shape[S.batch_dims + 1 :])
-    lead = tuple(S.values().shape[:b])
+    b, tail = S.batch_dims, tuple(S._values.shape[S.batch_dims + 1 :])
+    lead = tuple(S._values.shape[:b])
     end = len(new) - len(tail)
     if new[:b] != lead or new[end:] != tail or end <= b:
         if lead or tail:
@@ -143,7 +143,7 @@ def reshape(S: SparseTensor, *shape: Any) -> SparseTensor:
         raise SparseError("a sparse tensor keeps at least one dimension: use S.sum() for a number.")
     inner = new[b:end]
     check_size("reshape", inner)
-    return make(Pattern._trusted(unlinear(S.pattern._keys(), inner), inner), S.values(), b)
+    return make(Pattern._trusted(unlinear(S._pattern._keys(), inner), inner), S._values, b)
 
 
 @implements("flatten")
@@ -177,16 +177,16 @@ def unsqueeze(S: SparseTensor, dim: int) -> SparseTensor:
     if not -S.ndim - 1 <= dim <= S.ndim:
         raise OutsideError(f"unsqueeze({dim}) is outside the shape {tuple(S.shape)}.")
     d = dim % (S.ndim + 1)
-    b, n = S.batch_dims, S.pattern.ndim
+    b, n = S.batch_dims, S._pattern.ndim
     if d < b:
-        return make(S.pattern, S.values().unsqueeze(d), b + 1)
+        return S.like(S._values.unsqueeze(d), batch_dims=b + 1)
     if d > b + n:
-        return make(S.pattern, S.values().unsqueeze(d - n + 1), b)
-    index = S.pattern._indices
+        return S.like(S._values.unsqueeze(d - n + 1))
+    index = S._pattern._indices
     at = d - b
     rows = torch.cat([index[:at], torch.zeros_like(index[:1]), index[at:]])
-    size = (*S.pattern.size[:at], 1, *S.pattern.size[at:])
-    return make(Pattern._trusted(rows, size), S.values(), b)
+    size = (*S._pattern.size[:at], 1, *S._pattern.size[at:])
+    return make(Pattern._trusted(rows, size), S._values, b)
 
 
 @implements("squeeze")
@@ -198,15 +198,15 @@ def squeeze(S: SparseTensor, dim: Any = None) -> Any:
     for d in reversed([d for d in dims if S.shape[d] == 1]):
         parts = split(S, (d,))
         if parts.sparse:
-            if S.pattern.ndim == 1:
+            if S._pattern.ndim == 1:
                 continue
-            stay = [i for i in range(S.pattern.ndim) if i != parts.sparse[0]]
-            size = tuple(S.pattern.size[i] for i in stay)
-            S = make(Pattern._trusted(S.pattern._indices[stay], size), S.values(), S.batch_dims)
+            stay = [i for i in range(S._pattern.ndim) if i != parts.sparse[0]]
+            size = tuple(S._pattern.size[i] for i in stay)
+            S = make(Pattern._trusted(S._pattern._indices[stay], size), S._values, S.batch_dims)
         elif parts.batch:
-            S = make(S.pattern, S.values().squeeze(d), S.batch_dims - 1)
+            S = S.like(S._values.squeeze(d), batch_dims=S.batch_dims - 1)
         else:
-            S = make(S.pattern, S.values().squeeze(S.batch_dims + 1 + parts.dense[0]), S.batch_dims)
+            S = S.like(S._values.squeeze(S.batch_dims + 1 + parts.dense[0]))
     return S
 
 
@@ -218,14 +218,14 @@ def flip(S: SparseTensor, *dims: Any) -> SparseTensor:
     if not over:
         return S
     parts = split(S, as_dims(S, over))
-    values = S.values()
+    values = S._values
     outer = [*parts.batch, *(S.batch_dims + 1 + d for d in parts.dense)]
     if outer:
         values = values.flip(outer)
-    index = S.pattern._indices.clone()
+    index = S._pattern._indices.clone()
     for d in parts.sparse:
-        index[d] = S.pattern.size[d] - 1 - index[d]
-    return rebuild(S.like(values), index, S.pattern.size, None, "flip")
+        index[d] = S._pattern.size[d] - 1 - index[d]
+    return rebuild(S.like(values), index, S._pattern.size, None, "flip")
 
 
 @implements("fliplr")
