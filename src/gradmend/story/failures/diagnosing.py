@@ -22,11 +22,12 @@ def diagnose(
     roots: Sequence[Any] = (),
     at: Site | None = None,
     creation_site: CreationSite | None = None,
+    healing: bool = False,
 ) -> Conflict | None:
     """The story of one of PyTorch's own errors, or None where the error is of another kind.
 
     `at` is where it was raised, when the traceback does not reach the user's line yet. `roots` are what
-    backward was given, `history` the backward calls up to and with the failing one.
+    backward was given, `history` the backward calls up to and with the failing one. `healing`: raised under heal().
     """
     if isinstance(exc, AttributeError) and not isinstance(exc, GradmendError):
         return sparse.tell_missing_grad(exc, at if at is not None else site_of(exc))
@@ -44,7 +45,9 @@ def diagnose(
     if second_backward.PATTERN.search(text):
         if not roots and not history and not _in_backward(where):
             return _freed_access(where)
-        return second_backward.diagnose(where, roots=roots, history=history, creation_site=creation_site)
+        return second_backward.diagnose(
+            where, roots=roots, history=history, creation_site=creation_site, healing=healing
+        )
     return from_message(text, where, exc) or sparse.tell(exc, where, sure=False)
 
 
