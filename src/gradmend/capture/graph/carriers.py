@@ -30,8 +30,12 @@ _MOST_OBJECTS = 5_000
 _MOST_KEYS = 2_000
 _MOST_FRAMES = 8
 _DEPTH = 8
-_ENDS = 32  # items looked at on either side of a long list
+_ENDS = 16  # items looked at on either side of a long list
 _MOST_SLOTS = 6  # of one node
+_EVERY = 32  # calls after each of which a walk is made; then only where it is short beside the backward
+_SHORT = 40  # objects, and
+_A_NODE = 1  # so many for each Save that the backward asked for
+_SELDOM = 8  # else after one call in so many
 _SNAPSHOTS = sys.version_info < (3, 13)  # there f_locals keeps a copy of the variables on the frame
 
 
@@ -87,8 +91,16 @@ def watch(call: BackwardCall, roots: Roots, grads: Any) -> Any:
 
 
 def _ended(call: BackwardCall, roots: Roots) -> None:
-    if call.outcome == "done" and not call.retain:
+    global _calls, _size
+    if call.outcome != "done" or call.retain:
+        return
+    _calls += 1
+    if _calls <= _EVERY or _size <= _SHORT + _A_NODE * len(call.visited) or _calls % _SELDOM == 0:
         _records.append((call.tick, held(sys._getframe(1))))
+
+
+_calls = 0
+_size = 0  # objects that the last walk met
 
 
 def of(call: BackwardCall) -> Held:
@@ -97,6 +109,8 @@ def of(call: BackwardCall) -> Held:
 
 
 def forget() -> None:
+    global _calls
+    _calls = 0
     _records.clear()
     _homes.clear()
 
@@ -120,29 +134,69 @@ def tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
         yield from _tensors(frame)
 
 
+# A value to look into, and the way to it: the step, and the way before it. Steps are made where a tensor is found.
+_Way = tuple[tuple[Any, ...], Any]
+
+
 def _tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
-    ahead: deque[tuple[Any, tuple[Step, ...]]] = deque(_variables(frame))
+    global _size
+    ahead: deque[tuple[Any, _Way, int]] = deque(
+        (value, (step, None), 1) for value, *step in _variables(frame)
+    )
     seen: set[int] = set()
     alive: list[Any] = []  # so that no id in `seen` is used again
     while ahead and len(seen) < _MOST_OBJECTS:
-        value, steps = ahead.popleft()
+        value, way, depth = ahead.popleft()
         if isinstance(value, torch.Tensor):
             if value.requires_grad and not value.is_leaf:
-                yield value, Slot(steps)
+                yield value, _slot(way)
             continue
-        if type(value) in _PLAIN or id(value) in seen:
+        if id(value) in seen:
             continue
         seen.add(id(value))
         alive.append(value)
-        if len(steps) < _DEPTH:
-            ahead.extend((below, (*steps, step)) for below, step in _below(value))
+        if depth < _DEPTH:
+            for below, *step in _below(value):
+                ahead.append((below, (step, way), depth + 1))
+    _size = len(seen)
 
 
-_PLAIN = frozenset({int, float, str, bytes, bool, type(None), torch.Size, torch.dtype, torch.device, type})
+def _slot(way: _Way | None) -> Slot:
+    steps: list[Step] = []
+    while way is not None:
+        steps.append(Step(*way[0]))
+        way = way[1]
+    return Slot(tuple(reversed(steps)))
+
+
+_PLAIN = frozenset(
+    {
+        int,
+        float,
+        str,
+        bytes,
+        bool,
+        type(None),
+        torch.Size,
+        torch.dtype,
+        torch.device,
+        type,
+        torch.nn.Parameter,
+    }
+)
+_Held = tuple[Any, ...]  # a value, and the fields of the Step to it
+
+
+def _may_lead(value: Any) -> bool:
+    """Whether a value holds a graph, or may lead to one that does."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return bool(value.requires_grad)
+    return kind not in _PLAIN
 
 
 # -- variables ---------------------------------------------------------------------------------------
-def _variables(frame: FrameType | None) -> Iterator[tuple[Any, tuple[Step, ...]]]:
+def _variables(frame: FrameType | None) -> Iterator[_Held]:
     files: set[str] = set()
     seen = 0
     spaces: list[tuple[dict[str, Any], str]] = []
@@ -158,15 +212,15 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[Any, tuple[Step, ...]]
         frame = frame.f_back
     for space, file in spaces:
         for name, value in list(space.items()):
-            if type(value) not in _PLAIN and not name.startswith("__"):
-                yield value, (Step("global", name, file),)
+            if _may_lead(value) and not name.startswith("__"):
+                yield value, "global", name, file
 
 
-def _locals(frame: FrameType, code: CodeType) -> Iterator[tuple[Any, tuple[Step, ...]]]:
+def _locals(frame: FrameType, code: CodeType) -> Iterator[_Held]:
     values = _values(frame, code)
     for name, value in values.items():
-        if type(value) not in _PLAIN:
-            yield value, (Step("local", name, code.co_filename, code.co_name),)
+        if _may_lead(value):
+            yield value, "local", name, code.co_filename, code.co_name
 
 
 def _values(frame: FrameType, code: CodeType) -> dict[str, Any]:
@@ -184,13 +238,13 @@ def _values(frame: FrameType, code: CodeType) -> dict[str, Any]:
 
 
 # -- what a value refers to ---------------------------------------------------------------------------
-def _below(value: Any) -> Iterator[tuple[Any, Step]]:
+def _below(value: Any) -> Iterator[_Held]:
     kind = type(value)
     if isinstance(value, dict):
         if len(value) <= _MOST_KEYS:
             for key, one in list(value.items()):
-                if type(one) not in _PLAIN:
-                    yield one, Step("item", repr(key) if type(key) in (str, int) else "...", home="dict")
+                if _may_lead(one):
+                    yield one, "item", repr(key) if type(key) in (str, int) else "...", "", "dict"
     elif isinstance(value, (list, tuple, deque)):
         yield from _items(value)
     elif isinstance(value, torch.nn.Module):
@@ -198,77 +252,86 @@ def _below(value: Any) -> Iterator[tuple[Any, Step]]:
     elif kind is FunctionType:
         yield from _cells(value)
     elif kind is MethodType:
-        yield value.__self__, Step("attribute", "__self__")
+        yield value.__self__, "attribute", "__self__"
     elif kind is partial:
         for one in (value.func, *value.args, *value.keywords.values()):
-            yield one, Step("cache", getattr(one, "__name__", "partial"))
+            yield one, "cache", getattr(one, "__name__", "partial")
     elif kind is GeneratorType:
         if value.gi_frame is not None and is_user(value.gi_frame.f_code):
             code = value.gi_frame.f_code
             for name, one in _values(value.gi_frame, code).items():
-                yield one, Step("cell", name, code.co_filename, code.co_name)
+                yield one, "cell", name, code.co_filename, code.co_name
     elif isinstance(value, ModuleType):
         file = getattr(value, "__file__", None)
         if file and is_user_file(file):
             for name, one in list(vars(value).items()):
-                if type(one) not in _PLAIN and not name.startswith("__"):
-                    yield one, Step("attribute", name, file)
+                if _may_lead(one) and not name.startswith("__"):
+                    yield one, "attribute", name, file
     elif hasattr(kind, "cache_info") and hasattr(value, "__wrapped__"):
         yield from _cached(value)
     elif _is_users(kind):
         yield from _attributes(value)
 
 
-def _items(value: Any) -> Iterator[tuple[Any, Step]]:
+def _items(value: Any) -> Iterator[_Held]:
     size = len(value)
     if size and type(value[0]) in _PLAIN and type(value[-1]) in _PLAIN:
         return  # numbers or words
     order = range(size) if size <= 2 * _ENDS else [*range(_ENDS), *range(size - _ENDS, size)]
     for i in order:
         one = value[i]
-        if type(one) not in _PLAIN:
-            yield one, Step("item", str(i), home=type(value).__name__)
+        if _may_lead(one):
+            yield one, "item", str(i), "", type(value).__name__
 
 
-def _in_module(module: torch.nn.Module) -> Iterator[tuple[Any, Step]]:
+def _in_module(module: torch.nn.Module) -> Iterator[_Held]:
     home = _home(type(module))
-    for name, one in list(vars(module).items()):
-        if name in ("_modules", "_buffers"):
-            for inner, held in list(one.items()):
-                if held is not None:
-                    yield held, Step("attribute", inner, *home)
-        elif type(one) not in _PLAIN and name != "_parameters" and not name.endswith("_hooks"):
-            yield one, Step("attribute", name, *home)
+    own = vars(module)
+    for group in (own["_modules"], own["_buffers"]):
+        for name, one in group.items():
+            if one is not None and _may_lead(one):
+                yield one, "attribute", name, *home
+    if home[0]:
+        for name, one in list(own.items()):
+            if _may_lead(one) and name not in _REGISTERED and not name.endswith("_hooks"):
+                yield one, "attribute", name, *home
+    else:  # a layer of torch's keeps no graph, but somebody may have set one
+        for name, one in list(own.items()):
+            if type(one) is torch.Tensor and one.requires_grad:
+                yield one, "attribute", name, *home
 
 
-def _attributes(value: Any) -> Iterator[tuple[Any, Step]]:
+_REGISTERED = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"})
+
+
+def _attributes(value: Any) -> Iterator[_Held]:
     home = _home(type(value))
     for name, one in list(getattr(value, "__dict__", {}).items()):
-        if type(one) not in _PLAIN:
-            yield one, Step("attribute", str(name), *home)
+        if _may_lead(one):
+            yield one, "attribute", str(name), *home
     for base in type(value).__mro__:
         for name, member in list(vars(base).items()):
             if type(member).__name__ == "member_descriptor":
                 try:
-                    yield member.__get__(value), Step("attribute", name, *home)
+                    yield member.__get__(value), "attribute", name, *home
                 except AttributeError:
                     continue
 
 
-def _cells(function: FunctionType) -> Iterator[tuple[Any, Step]]:
+def _cells(function: FunctionType) -> Iterator[_Held]:
     code = function.__code__
     if not is_user(code):
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         one = _content(cell)
-        if type(one) not in _PLAIN:
-            yield one, Step("cell", name, code.co_filename, code.co_name)
+        if _may_lead(one):
+            yield one, "cell", name, code.co_filename, code.co_name
     for one in function.__defaults__ or ():
-        if type(one) not in _PLAIN:
-            yield one, Step("cell", code.co_name, code.co_filename, code.co_name)
+        if _may_lead(one):
+            yield one, "cell", code.co_name, code.co_filename, code.co_name
     wrapped = vars(function).get("__wrapped__")
     if wrapped is not None:
-        yield wrapped, Step("cache", code.co_name, code.co_filename, code.co_name)
+        yield wrapped, "cache", code.co_name, code.co_filename, code.co_name
 
 
 def _content(cell: CellType) -> Any:
@@ -278,12 +341,11 @@ def _content(cell: CellType) -> Any:
         return None
 
 
-def _cached(wrapper: Any) -> Iterator[tuple[Any, Step]]:
+def _cached(wrapper: Any) -> Iterator[_Held]:
     """The results that `functools.lru_cache` keeps; it has no name for them but the function's."""
     code = getattr(wrapper.__wrapped__, "__code__", None)
     if code is None or not is_user(code):
         return
-    step = Step("cache", code.co_name, code.co_filename, code.co_name)
     todo, seen = [wrapper], {id(wrapper.__wrapped__)}
     while todo and len(seen) < _MOST_OBJECTS:
         for one in gc.get_referents(todo.pop()):
@@ -291,7 +353,7 @@ def _cached(wrapper: Any) -> Iterator[tuple[Any, Step]]:
                 continue
             seen.add(id(one))
             if isinstance(one, torch.Tensor):
-                yield one, step
+                yield one, "cache", code.co_name, code.co_filename, code.co_name
             elif type(one) in (dict, list, tuple) or type(one).__name__ == "_lru_list_elem":
                 todo.append(one)
 

@@ -55,6 +55,22 @@ def compare(
     return Verdict(True, not changed, changed=changed, calls=len(ours), gradients=gradients)
 
 
+def as_before(plain: Run, trial: Run) -> bool:
+    """Whether each backward call that plain PyTorch computed is the same to the last bit."""
+    ours, theirs = _whole(trial.calls), _whole(plain.calls)
+    return len(ours) >= len(theirs) and all(
+        len(a["roots"]) == len(b["roots"])
+        and a["grads"].keys() == b["grads"].keys()
+        and all(map(_identical, a["roots"], b["roots"]))
+        and all(_identical(a["grads"][key], grad) for key, grad in b["grads"].items())
+        for a, b in zip(ours, theirs, strict=False)
+    )
+
+
+def _identical(a: Any, b: Any) -> bool:
+    return (a is None) == (b is None) and (a is None or np.array_equal(a, b, equal_nan=True))
+
+
 def effect(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
     """How much the first loss that changes does, and which gradients are gone or all but gone, in one clause."""
     return _loss_effect(before, after) + (_vanished(before, after) or _untrained(before, after))

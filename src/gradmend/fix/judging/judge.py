@@ -2,6 +2,7 @@
 
 - `healed`: the healed run of the original, confirmed by a run that copies everything saved.
 - `retained`: the same, with every graph kept, for programs that go through one twice.
+- `cut`: the same, with no gradient into what an earlier backward had used up, where PyTorch would have freed it.
 - `update`: the refused write done without autograd: a parameter update is no part of the graph.
 - `no_grad`: the original with `no_grad` in place of `inference_mode`, which computes the same values.
 - `differences`: float64 differences of the original's forward, where no graph can be trusted.
@@ -13,16 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gradmend.fix.judging.compare import Verdict, call_gap, compare, effect
+from gradmend.fix.judging.compare import Verdict, as_before, call_gap, compare, effect
 from gradmend.fix.judging.joined import Lines, joined, parts
 from gradmend.fix.trials.runs import Run, Runner
 
-Basis = Literal["healed", "retained", "update", "no_grad", "differences"]
+Basis = Literal["healed", "retained", "update", "no_grad", "differences", "cut"]
 Sources = Mapping[str, bytes]
 
 WORDS: dict[Basis, str] = {
     "healed": "the healed run of the original",
     "retained": "the healed run of the original with every graph kept",
+    "cut": "the healed run of the original, cut where an earlier backward() had used its graph up",
     "update": "the original with the refused update done outside the graph",
     "no_grad": "the original with no_grad in place of inference_mode",
     "differences": "float64 differences of the original's forward",
@@ -94,6 +96,8 @@ class Judge:
             return Verdict(False, why="an optimizer would step twice with the same gradients")
         if self.basis != "differences":
             assert self.oracle is not None
+            if self.basis == "cut" and not as_before(self.plain, trial):
+                return Verdict(False, why="it changes a backward call that plain PyTorch computes")
             return compare(self.oracle, trial, output=self.output, moved=moved)
         return self._by_differences(trial, sources, moved)
 

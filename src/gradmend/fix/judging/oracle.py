@@ -83,6 +83,15 @@ class Oracles:
             return self.differences()
         return Judge(self.runner, basis, copies, self.plain)
 
+    def cut(self) -> Judge | None:
+        """The oracle of a program whose state crosses from one backward to the next: each backward ends where an
+        earlier one had used the graph up."""
+        runs = [({}, "heal", {"retain": True, "cut": True})] * 2
+        oracle, again = self.runner.together(runs)
+        if not oracle.ran or not compare(oracle, again).same:
+            return None
+        return Judge(self.runner, "cut", oracle, self.plain, output=same_words(oracle.stdout, again.stdout))
+
     def _without_inference(self) -> Judge | None:
         if "inference" not in str((self.plain.error or {}).get("message")).lower():
             return None

@@ -24,7 +24,9 @@ class Enough(BaseException):
 
 
 class Recorder:
-    def __init__(self, limit: int, roots: list[str], retain: bool = False) -> None:
+    def __init__(self, limit: int, roots: list[str], retain: bool = False, cut: bool = False) -> None:
+        self.cut = cut  # send no gradient into what PyTorch would have freed
+        self._spent: set[int] = set()  # the nodes of backward calls that would have freed them
         self.limit = limit
         self.roots = [os.path.realpath(r) + os.sep for r in roots]
         self.retain = retain
@@ -90,6 +92,7 @@ class Recorder:
             self._depth or detect_fake_mode(list(outputs)) is not None
         ):  # a compiler traces: no call of the program's
             return engine(outputs, *args, **kwargs)
+        frees = len(args) > 1 and not args[1]
         if self.retain and len(args) > 1:
             args = (args[0], True, *args[2:])
         call: dict[str, Any] = {
@@ -108,7 +111,7 @@ class Recorder:
         call["again"] = self._again(reached, outdated, [(f["file"], f["line"]) for f in call["stack"][:1]])
         self.calls.append(call)
         accumulate = kwargs.get("accumulate_grad", False)
-        hooks = []
+        hooks: list[Any] = []
         names = self._names()
         if accumulate:
             twins: dict[str, int] = {}
@@ -122,6 +125,8 @@ class Recorder:
 
                 call.setdefault("names", {})[key] = names.get(id(leaf), key)
                 hooks.append(leaf.register_hook(took))
+        if self.cut:
+            hooks += self._boundary(outputs)
         self._depth += 1
         try:
             result = engine(outputs, *args, **kwargs)
@@ -134,6 +139,8 @@ class Recorder:
                 hook.remove()
         call["after"] = time.process_time() - self.began
         call["done"] = youngest()
+        if self.cut and frees:
+            self._spent |= {n._sequence_nr() for n in _nodes(outputs) if not hasattr(n, "variable")}
         self._seen = {id(t): _stamp(t) for _, t in self.parameters.values()} | {
             id(t): _stamp(t) for t in leaves
         }
@@ -143,6 +150,16 @@ class Recorder:
         if len(self.calls) >= self.limit:
             raise Enough
         return result
+
+    def _boundary(self, outputs: Any) -> list[Any]:
+        """Hooks on the nodes where this backward enters what an earlier one used up: no gradient goes on from there."""
+        return [
+            below.register_prehook(_nothing)
+            for node in _nodes(outputs)
+            if node._sequence_nr() not in self._spent
+            for below, _ in edges(node)
+            if below is not None and not hasattr(below, "variable") and below._sequence_nr() in self._spent
+        ]
 
     def _outdated(self, reached: Reached) -> list[torch.Tensor]:
         """Leaves updated since the last backward that were used before it, by nodes which this one goes through."""
@@ -275,6 +292,23 @@ class Reached:
     used: dict[int, float]
     latest: dict[int, float]
     oldest: float
+
+
+def _nothing(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if g is None else torch.zeros_like(g) for g in grads)
+
+
+def _nodes(outputs: Any) -> Iterator[Any]:
+    """Every node that a backward from these goes through."""
+    stack = [n for out in outputs if (n := getattr(out, "grad_fn", None) or getattr(out, "node", None)) is not None]
+    seen: set[Any] = set(stack)
+    while stack:
+        node = stack.pop()
+        yield node
+        for below, _ in edges(node):
+            if below is not None and below not in seen:
+                seen.add(below)
+                stack.append(below)
 
 
 def leaves_of(outputs: Any) -> Reached:
