@@ -48,10 +48,14 @@ class Program:
 PROGRAMS: list[Program] = []
 
 
-def program(name: str, carrier: str, main: str, *right: Edits, **modules: str) -> None:
+def make(name: str, carrier: str, main: str, right: tuple[Edits, ...], modules: dict[str, str]) -> Program:
     files = {"main.py": TOP + main.strip("\n") + "\n" + END}
     files |= {f"{module}.py": text.strip("\n") + "\n" for module, text in modules.items()}
-    PROGRAMS.append(Program(name, carrier, files, right))
+    return Program(name, carrier, files, right)
+
+
+def program(name: str, carrier: str, main: str, *right: Edits, **modules: str) -> None:
+    PROGRAMS.append(make(name, carrier, main, right, modules))
 
 
 program(

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from second_programs import PROGRAMS, Program
+from second_programs import PROGRAMS as FIRST
+from second_programs import Program
+from second_programs_more import PROGRAMS as MORE
 
 import warm
 
@@ -20,6 +22,9 @@ def story(program: Program, folder: Path, *options: str) -> tuple[dict[str, Any]
     ran = warm.run(words, cwd=folder)
     (conflict,) = json.loads((folder / "session.json").read_text())["conflicts"]
     return conflict, ran.stderr
+
+
+PROGRAMS = [*FIRST, *MORE]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)

@@ -140,9 +140,7 @@ _Way = tuple[tuple[Any, ...], Any]
 
 def _tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
     global _size
-    ahead: deque[tuple[Any, _Way, int]] = deque(
-        (value, (step, None), 1) for value, *step in _variables(frame)
-    )
+    ahead: deque[tuple[Any, _Way, int]] = deque((one[0], (one[1:], None), 1) for one in _variables(frame))
     seen: set[int] = set()
     alive: list[Any] = []  # so that no id in `seen` is used again
     while ahead and len(seen) < _MOST_OBJECTS:
@@ -156,8 +154,8 @@ def _tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
         seen.add(id(value))
         alive.append(value)
         if depth < _DEPTH:
-            for below, *step in _below(value):
-                ahead.append((below, (step, way), depth + 1))
+            for one in _below(value):
+                ahead.append((one[0], (one[1:], way), depth + 1))
     _size = len(seen)
 
 

@@ -86,8 +86,8 @@ class Oracles:
     def cut(self) -> Judge | None:
         """The oracle of a program whose state crosses from one backward to the next: each backward ends where an
         earlier one had used the graph up."""
-        runs = [({}, "heal", {"retain": True, "cut": True})] * 2
-        oracle, again = self.runner.together(runs)
+        options = {"retain": True, "cut": True}
+        oracle, again = self.runner.together([({}, "heal", options), ({}, "heal", options)])
         if not oracle.ran or not compare(oracle, again).same:
             return None
         return Judge(self.runner, "cut", oracle, self.plain, output=same_words(oracle.stdout, again.stdout))

@@ -14,6 +14,7 @@ import libcst as cst
 from gradmend.fix.rewrites import syntax
 from gradmend.fix.source.candidate import Candidate, Project
 from gradmend.fix.source.facts import Facts
+from gradmend.fix.source.text import Cut
 from gradmend.fix.source.tree import Tree
 from gradmend.model import Carrier, Frame
 
@@ -42,12 +43,10 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
 def _after_backward(project: Project, facts: Facts, held: Carrier) -> Iterator[Candidate]:
     for tree, statement, file in boundaries(project, facts, held):
         for order, text in enumerate(_statements(tree, statement, held)):
-            at = tree.span(statement)[1]
-            joint = tree.newline + tree.indent(statement)
             names = ", ".join(f"`{path}`" for path, _ in held.places)
             title = f"detach {names} once, after line {tree.lines(statement)[1]}"
             yield Candidate(
-                title, "boundary", RANK + order, {file: tree.replace((at, at, f"{joint}{text}"))}, NOTE
+                title, "boundary", RANK + order, {file: tree.replace(below(tree, statement, text))}, NOTE
             )
 
 
@@ -63,6 +62,15 @@ def boundaries(project: Project, facts: Facts, held: Carrier) -> Iterator[tuple[
             last = _last_update(tree, statement)
             if tree.own_line(last):
                 yield tree, last, place.file
+
+
+def below(tree: Tree, statement: cst.CSTNode, text: str) -> Cut:
+    """Insert a statement on a line of its own, below this one and its comment."""
+    last = tree.lines(statement)[1]
+    end = tree.offset(last + 1, 0)
+    if tree.line_text(last).endswith(("\n", "\r")):
+        return end, end, f"{tree.indent(statement)}{text}{tree.newline}"
+    return end, end, f"{tree.newline}{tree.indent(statement)}{text}"
 
 
 def _last_update(tree: Tree, statement: cst.CSTNode) -> cst.CSTNode:
@@ -123,7 +131,7 @@ def _each_call(tree: Tree, statement: cst.CSTNode, frame: Frame, name: str) -> I
     if home is None or not isinstance(home.body, cst.IndentedBlock):
         return
     first = _below_declarations(home.body)
-    if first is None or name.startswith("self.") is False and not name.isidentifier():
+    if first is None or (name.startswith("self.") is False and not name.isidentifier()):
         return
     tests = f"if {name} is not None:{tree.newline}{tree.indent(first)}    {name} = {name}.detach()"
     for order, text in enumerate((f"{name} = {name}.detach()", tests)):
@@ -156,9 +164,7 @@ def _collected(tree: Tree, statement: cst.CSTNode, frame: Frame) -> Iterator[Can
         forms = ["(" + ", ".join(f"{tree.code(e.value)}.detach()" for e in value.elements) + ",)"]
     for form in forms:
         title = f"keep `{form}` at line {frame.line}"
-        yield Candidate(
-            title, "boundary", RANK + 1, {frame.file: tree.replace(tree.cut(value, form))}, NOTE
-        )
+        yield Candidate(title, "boundary", RANK + 1, {frame.file: tree.replace(tree.cut(value, form))}, NOTE)
 
 
 # -- an in-place write that keeps the history ----------------------------------------------------------
@@ -180,7 +186,9 @@ def _without_history(project: Project, held: Carrier) -> Iterator[Candidate]:
         if held.in_place == "zero_":
             end = tree.span(statement)[1]
             title = f"`{name}.zero_().detach_()` at line {frame.line}"
-            yield Candidate(title, "history", RANK, {frame.file: tree.replace((end, end, ".detach_()"))}, _KEPT)
+            yield Candidate(
+                title, "history", RANK, {frame.file: tree.replace((end, end, ".detach_()"))}, _KEPT
+            )
         title = f"detach `{name}` before line {frame.line} writes to it"
         for order, text in enumerate((f"{name}.detach_()", f"{name} = {name}.detach()")):
             new = tree.replace(tree.before(statement, text))

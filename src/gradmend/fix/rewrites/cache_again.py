@@ -63,9 +63,7 @@ def _kept_by(tree: Tree, statement: cst.CSTNode, held: Carrier) -> cst.If | None
     return None
 
 
-def _emptied(
-    project: Project, facts: Facts, held: Carrier, tree: Tree, test: cst.If
-) -> Iterator[Candidate]:
+def _emptied(project: Project, facts: Facts, held: Carrier, tree: Tree, test: cst.If) -> Iterator[Candidate]:
     """The cache is emptied after the update, where the function that calls backward can reach it."""
     asked = tree.code(test.test)
     path = held.places[0][0] if held.places else ""
@@ -78,10 +76,10 @@ def _emptied(
     else:
         return
     for there, statement, file in boundary.boundaries(project, facts, held):
-        at = there.span(statement)[1]
-        joint = there.newline + there.indent(statement)
         title = f"empty `{path}` after line {there.lines(statement)[1]}, so that it is computed again"
-        yield Candidate(title, "recompute", RANK, {file: there.replace((at, at, f"{joint}{text}"))}, NOTE)
+        yield Candidate(
+            title, "recompute", RANK, {file: there.replace(boundary.below(there, statement, text))}, NOTE
+        )
 
 
 def _always(tree: Tree, test: cst.If, frame: Frame) -> Iterator[Candidate]:

@@ -300,7 +300,9 @@ def _nothing(grads: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _nodes(outputs: Any) -> Iterator[Any]:
     """Every node that a backward from these goes through."""
-    stack = [n for out in outputs if (n := getattr(out, "grad_fn", None) or getattr(out, "node", None)) is not None]
+    stack = [
+        n for out in outputs if (n := getattr(out, "grad_fn", None) or getattr(out, "node", None)) is not None
+    ]
     seen: set[Any] = set(stack)
     while stack:
         node = stack.pop()

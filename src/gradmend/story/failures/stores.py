@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradmend.capture.graph.carriers import Slot, Step
@@ -30,23 +30,21 @@ class Store:
     cut: bool = False  # it stores a constant, or what no graph leads to
 
 
-def stores_of(slot: Slot) -> list[Store]:
-    """Every statement that may store there, in the order of the source."""
-    step = slot.last
-    files = dict.fromkeys(s.file for s in reversed(slot.steps) if s.file)
-    found: list[Store] = []
-    for file in files:
-        source = parse(file)
-        if source is not None:
-            found += _in_file(source, file, step, item=slot.steps[-1].kind == "item")
-        if found:
-            break
-    return found
+def stores_of(slot: Slot, files: Iterable[str] = ()) -> list[Store]:
+    """Every statement that may store there, in the order of the source: in the files that the slot names, and these."""
+    item = slot.steps[-1].kind == "item"
+    named = (s.file for s in reversed(slot.steps) if s.file)
+    return [
+        store
+        for file in dict.fromkeys((*named, *files))
+        if (source := parse(file)) is not None
+        for store in _in_file(source, file, slot.last, item)
+    ]
 
 
 def stored_by(slot: Slot, made: Sequence[Frame]) -> Store | None:
     """The statement that stored the value made on this call chain, innermost line first; None if none can be told."""
-    found = [s for s in stores_of(slot) if not s.in_place or not s.cut]
+    found = [s for s in stores_of(slot, (f.file for f in made)) if not s.in_place or not s.cut]
     real = [s for s in found if not s.cut] or found
     for frame in made:
         on = [s for s in real if _covers(s, frame)]
@@ -56,7 +54,7 @@ def stored_by(slot: Slot, made: Sequence[Frame]) -> Store | None:
         near = [s for s in real if (s.frame.file, s.frame.function) == (frame.file, frame.function)]
         if near:
             return min(near, key=lambda s: (s.frame.line < frame.line, abs(s.frame.line - frame.line)))
-    return real[-1] if real and len({s.frame.line for s in real}) == 1 else None
+    return real[-1] if len({(s.frame.file, s.frame.line) for s in real}) == 1 else None
 
 
 def _covers(store: Store, frame: Frame) -> bool:
