@@ -30,6 +30,11 @@ WORDS: dict[Basis, str] = {
     "differences": "float64 differences of the original's forward",
 }
 
+COMPUTED = (
+    "the written value goes on into the loss, so the write is taken as part of the computation: the leaf itself keeps its value"
+)
+UPDATED = "no forward that is under way reads the written value, so the write is taken as an update, outside the graph"
+
 _SEEDS = (11, 12)
 _STEPS = (2e-6, 1e-5)
 _LEAVES = 6
@@ -58,6 +63,7 @@ class Judge:
     ) -> None:
         self.runner, self.basis, self.oracle, self.plain = runner, basis, oracle, plain
         self.slopes, self.doors = slopes, doors
+        self.meaning = ""  # of a refused write to a leaf: what the program shows that it is
         self.output = output  # is what the program prints the same in each run?
         self.joined: tuple[
             Lines, ...
@@ -173,7 +179,8 @@ class Judge:
                 break
             if not later["fresh"] or not later["float64"]:
                 continue
-            options = {"call": number, "given": given, "resync": moved}
+            # A write that is part of the computation leaves the leaf itself as it was.
+            options = {"call": number, "given": given, "resync": moved or self.meaning == COMPUTED}
             slopes = measure(self.runner, {}, self.doors, brief=True, **options)
             if isinstance(slopes, str):
                 continue

@@ -98,6 +98,7 @@ class Planner:
             plan = Plan("unproven", self.attempts.too_long("the search"))
         else:
             plan = Plan("unproven", "no candidate was proven")
+        plan.meaning = judge.meaning
         plan.original, plan.tried, plan.basis = self.attempts.texts, solver.tried, judge.basis
         return plan
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from gradmend.errors import attached
 from gradmend.fix.trials.forgive_words import ours
+from gradmend.fix.trials.left import Left
 from gradmend.fix.trials.prefix import Copies, Resume, statements
 from gradmend.fix.trials.record import Enough, Recorder
 
@@ -133,6 +134,7 @@ def _execute(
     program = statements(request["script"])
     copies = Copies(request, recorder, extra)
     error: dict[str, Any] | None = None
+    left = Left(next(iter(request["mapping"].values())))
     outcome = "finished"
     finish: list[Any] = []
     with contextlib.ExitStack() as stack:
@@ -167,6 +169,7 @@ def _execute(
         "live": sorted(recorder.live),
         "files": _files(recorder),
         "twice": recorder.twice,
+        "left": left.found() if outcome in ("finished", "stopped") else {},
         **extra,
     }
 
@@ -203,7 +206,7 @@ def _policy(
         from gradmend.fix.trials.forgive import Forgive
 
         forgive = stack.enter_context(Forgive(recorder))
-        finish.append(lambda: extra.update(edits=forgive.edits, others=forgive.others))
+        finish.append(lambda: extra.update(meanings=[w.meaning for w in forgive.writes]))
     elif mode in ("differences", "slopes"):
         from gradmend.fix.trials import slopes
 

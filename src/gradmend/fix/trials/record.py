@@ -16,6 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradmend.capture.graph.nodes import edges
 
+_CALLS_WITH_LOCALS = 8
+_MOST_LOCALS = 100
+_MOST_OF_A_LOCAL = 20_000  # elements
 _MOST = 200_000  # elements kept of one tensor; past that, an even sample of them
 
 
@@ -27,6 +30,7 @@ class Recorder:
     def __init__(self, limit: int, roots: list[str], retain: bool = False, cut: bool = False) -> None:
         self.cut = cut  # send no gradient into what PyTorch would have freed
         self._spent: set[int] = set()  # the nodes of backward calls that would have freed them
+        self.leaf_writes: list[Any] = []  # refused ones that were made all the same
         self.limit = limit
         self.roots = [os.path.realpath(r) + os.sep for r in roots]
         self.retain = retain
@@ -96,16 +100,19 @@ class Recorder:
         if self.retain and len(args) > 1:
             args = (args[0], True, *args[2:])
         call: dict[str, Any] = {
-            "roots": [_keep(t) for t in outputs if isinstance(t, torch.Tensor)],
+            "roots": [keep(t) for t in outputs if isinstance(t, torch.Tensor)],
             "stack": list(self.user_frames()),
             "at": time.process_time() - self.began,
             "grads": {},
             "dtype": [str(t.dtype) for t in outputs if isinstance(t, torch.Tensor)],
         }
+        if len(self.calls) < _CALLS_WITH_LOCALS:
+            call["locals"] = self._locals()
         self.before(outputs, args)
         call["made"] = youngest()
         reached = leaves_of(outputs)
         leaves = reached.leaves
+        self._meet_writes(reached)
         outdated = self._outdated(reached)
         call["stale"] = bool(outdated)
         call["again"] = self._again(reached, outdated, [(f["file"], f["line"]) for f in call["stack"][:1]])
@@ -121,7 +128,7 @@ class Recorder:
                 key = self._key(leaf, f"{shape} {twins[shape]}")
 
                 def took(grad: torch.Tensor, key: str = key) -> None:
-                    call["grads"][key] = _keep(grad)
+                    call["grads"][key] = keep(grad)
 
                 call.setdefault("names", {})[key] = names.get(id(leaf), key)
                 hooks.append(leaf.register_hook(took))
@@ -146,10 +153,18 @@ class Recorder:
         }
         if not accumulate:
             for order, grad in enumerate(result):
-                call["grads"][f"input {order}"] = None if grad is None else _keep(grad)
+                call["grads"][f"input {order}"] = None if grad is None else keep(grad)
         if len(self.calls) >= self.limit:
             raise Enough
         return result
+
+    def _meet_writes(self, reached: Reached) -> None:
+        """Tell the writes since the last backward how this graph uses what they wrote."""
+        done, last = sum(not c.get("failed") for c in self.calls), self._last()
+        for write in self.leaf_writes:
+            if write.calls == done:
+                latest = reached.latest.get(write.leaf, -1)
+                write.met(reached.oldest, latest, -1 if last is None else last)
 
     def _boundary(self, outputs: Any) -> list[Any]:
         """Hooks on the nodes where this backward enters what an earlier one used up: no gradient goes on from there."""
@@ -208,6 +223,20 @@ class Recorder:
             frame = frame.f_back  # type: ignore[assignment]
         return found
 
+    def _locals(self) -> dict[str, Any]:
+        """The tensors that the variables of the program's functions hold, now that a backward begins: names of one
+        tensor show here which of them a write reaches."""
+        found: dict[str, Any] = {}
+        frame: Any = sys._getframe(1)
+        while frame is not None and len(found) < _MOST_LOCALS:
+            if self._mine(frame.f_code.co_filename) and frame.f_locals is not frame.f_globals:
+                home = frame.f_code.co_name
+                for name, tensor in _tensors(dict(frame.f_locals)):
+                    if tensor.layout == torch.strided and tensor.numel() <= _MOST_OF_A_LOCAL:
+                        found.setdefault(f"{name} of {home}", keep(tensor))
+            frame = frame.f_back
+        return found
+
     # -- places ------------------------------------------------------------------------------------
     def _mine(self, file: str) -> bool:
         known = self._files.get(file)
@@ -236,14 +265,14 @@ class Recorder:
             own = {**getattr(module, "_parameters", {}), **getattr(module, "_buffers", {})}
             for name, tensor in own.items():
                 if isinstance(tensor, torch.Tensor):
-                    kept[f"{type(module).__name__} {order}.{name}"] = _keep(tensor)
+                    kept[f"{type(module).__name__} {order}.{name}"] = keep(tensor)
         for order, tensor in self.parameters.values():
-            kept[f"parameter {order}"] = _keep(tensor)
-        named = {f"{n}": _keep(v) for n, v in _tensors(namespace)}
+            kept[f"parameter {order}"] = keep(tensor)
+        named = {f"{n}": keep(v) for n, v in _tensors(namespace)}
         return {"modules": kept, "named": named}
 
 
-def _keep(tensor: torch.Tensor) -> Any:
+def keep(tensor: torch.Tensor) -> Any:
     """A copy as numpy float64 (complex as pairs); a sample where it is large."""
     with torch.no_grad():
         parts = _parts(tensor.detach())
