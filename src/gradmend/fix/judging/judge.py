@@ -30,9 +30,7 @@ WORDS: dict[Basis, str] = {
     "differences": "float64 differences of the original's forward",
 }
 
-COMPUTED = (
-    "the written value goes on into the loss, so the write is taken as part of the computation: the leaf itself keeps its value"
-)
+COMPUTED = "the written value goes on into the loss, so the write is taken as part of the computation: the leaf itself keeps its value"
 UPDATED = "no forward that is under way reads the written value, so the write is taken as an update, outside the graph"
 
 _SEEDS = (11, 12)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from gradmend.capture.taps.leaf_writes import returned
 from gradmend.fix.trials.forgive_words import SHARED, refused
 from gradmend.fix.trials.record import Recorder, youngest
 
@@ -37,7 +38,7 @@ class LeafWrite:
     leaf: int
     number: int  # of the newest node when it was made
     calls: int  # backward calls before it
-    forward: bool  # inside a module's forward
+    forward: bool  # inside a module's forward, or a function that returns what it writes
     parameter: bool
     named: bool  # through a view that has a name
     flows: bool  # what it writes depends on other tensors that require grad
@@ -103,7 +104,8 @@ class Forgive(TorchFunctionMode):
                 leaf=id(home),
                 number=youngest(),
                 calls=sum(not c.get("failed") for c in self.recorder.calls),
-                forward=any(f["function"] in ("forward", "__call__") for f in frames),
+                forward=any(f["function"] in ("forward", "__call__") for f in frames)
+                or any(returned(f["file"], f["line"]) for f in frames[:1]),
                 parameter=isinstance(home, torch.nn.Parameter),
                 named=args[0]._base is not None and not (frames and _is_place(frames[0])),
                 flows=flows,

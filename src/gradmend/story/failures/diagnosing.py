@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradmend.capture.graph.calls import BackwardCall
+from gradmend.capture.sites import resolve
 from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
 from gradmend.story.failures import graphs, second_backward, sparse, writes
@@ -37,7 +38,8 @@ def diagnose(
     text = str(exc)
     if at is not None and not second_backward.PATTERN.search(text):
         # A hook, or a custom backward, raised inside the backward call: its line is the one to look at.
-        inside = site_of(exc)
+        raw = getattr(exc, "raw", None)  # of a write that was made, and read after all
+        inside = resolve(raw) if isinstance(raw, tuple) else site_of(exc)
         where = Site((*inside.frames, *at.frames)) if inside.users else at
     told = sparse.tell(exc, where, sure=True)
     if told is not None or not isinstance(exc, RuntimeError):
