@@ -95,10 +95,12 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     from gradmend.fix.trials.confine import confine
     from gradmend.fix.trials.guard import Guard
 
-    Guard(request["scratch"]).install()
     with open(request["script"], "rb") as file:
         ranks = b"init_process_group" in file.read()
     confine(request["scratch"], request.get("allow", ()), extra, ranks, request.get("kernel", True))
+    guard = Guard(request["scratch"])
+    guard.own_memory = extra["confined"]
+    guard.install()
     main = types.ModuleType("__main__")
     main.__file__ = request["script"]
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
