@@ -191,6 +191,31 @@ class History:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """What holds the edge from one backward to the graph that an earlier one used up."""
+
+    name: str  # as the line that stored it writes it: "self.h"
+    how: Literal["carried", "collected", "in-place", "once", "shared", "root"]
+    # (path, form) of each place that crosses, as the function `home` of `file` spells it: ("net.h", "tensor"). None where
+    # no expression reaches it.
+    places: tuple[tuple[str, str], ...] = ()
+    file: str = ""
+    home: str = ""
+    stored: Frame | None = None
+    in_place: str = ""  # the method that writes to it and keeps the old graph: "zero_"
+    cached: str = ""  # the decorator that keeps a function's result: "cached_property"
+
+    @property
+    def detached(self) -> str:
+        """The statement that cuts it: `net.h = net.h.detach()`."""
+        paths = ", ".join(path for path, _ in self.places)
+        return f"{paths} = {', '.join(_FORMS.get(form, '{0}.detach()').format(p) for p, form in self.places)}"
+
+
+_FORMS = {"tuple": "tuple(t.detach() for t in {0})", "list": "[t.detach() for t in {0}]"}
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Conflict:
     """What went wrong, once: an overwritten Save, or an error of PyTorch's own in this family."""
@@ -213,6 +238,7 @@ class Conflict:
     edit: str = ""  # the first edit to try, in one line
     fixes: tuple[Fix, ...] = ()
     history: History | None = None
+    carrier: Carrier | None = None  # of a second backward
 
     def __repr__(self) -> str:
         """One short line; `as_json()` has all of it."""
@@ -250,6 +276,7 @@ class Conflict:
             "edit": self.edit,
             "fixes": [asdict(f) for f in self.fixes],
             "history": self.history.as_json() if self.history else None,
+            "carrier": asdict(self.carrier) if self.carrier else None,
         }
 
 

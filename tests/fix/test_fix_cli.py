@@ -84,29 +84,26 @@ def test_no_proof_exits_1_and_changes_nothing(tmp_path: Path) -> None:
     assert script.read_text() == before
 
 
-CARRIED = """import torch
+OPEN = """import torch
 
 torch.manual_seed(0)
-cell = torch.nn.RNNCell(2, 3)
-opt = torch.optim.SGD(cell.parameters(), lr=0.1)
-h = torch.zeros(4, 3)
-for step in range(3):
-    h = cell(torch.ones(4, 2), h)
-    opt.zero_grad()
-    h.pow(2).sum().backward()
-    opt.step()
+net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+x = torch.linspace(0, 1, 5)[:, None].requires_grad_()
+u = net(x)
+u_x = torch.autograd.grad(u.sum(), x)[0]
+(u_x - u).pow(2).mean().backward()
 """
 
 
 def test_unproven_is_written_only_when_asked(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
-    script.write_text(CARRIED)
+    script.write_text(OPEN)
     shown = gradmend(tmp_path, "--write", "main.py")
     assert shown.returncode == 1 and "ambiguous" in shown.stdout and "nothing was changed" in shown.stdout
-    assert "+    h = h.detach()" in shown.stdout and script.read_text() == CARRIED
+    assert "create_graph=True" in shown.stdout and script.read_text() == OPEN
     forced = gradmend(tmp_path, "--write", "--unsafe", "main.py")
     assert forced.returncode == 1 and "written because of --unsafe" in forced.stdout
-    assert script.read_text() == CARRIED.replace(".backward()\n", ".backward()\n    h = h.detach()\n")
+    assert script.read_text() == OPEN.replace("(u.sum(), x)", "(u.sum(), x, create_graph=True)")
 
 
 def test_ctrl_c_cleans_up(tmp_path: Path) -> None:

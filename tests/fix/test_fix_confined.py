@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +123,101 @@ def test_the_kernel_confines_children_of_children(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
     assert (inside / "a").exists() and not (outside / "a").exists()
+
+
+# What each tries to do to a file outside, to one beside the script, to a socket or a process; `kernel` only: by a child.
+REACHES = {
+    "time": "os.utime(outside, (1, 1))",
+    "time_of_a_file_beside": "pathlib.Path('stamp').touch()",
+    "mode": "os.chmod(outside, 0o777)",
+    "attribute": "os.setxattr(outside, 'user.x', b'1')",
+    "mode_by_a_child": "subprocess.run(['chmod', '777', outside])",
+    "time_by_a_child": "subprocess.run(['touch', '-d', '@1', outside])",
+    "shared_memory": "open(shared, 'w').write('x')",
+    "shared_memory_removed": "os.unlink(shared)",
+    "shared_memory_by_a_child": "os.system(f'echo x > {shared}')",
+    "signal": "os.kill(process, 15)",
+    "signal_by_a_child": "subprocess.run(['kill', str(process)])",
+    "socket_by_path": "s = socket.socket(socket.AF_UNIX); s.connect(door); s.send(b'x')",
+    "abstract_socket": "s = socket.socket(socket.AF_UNIX); s.connect('\\0' + name); s.send(b'x')",
+    "abstract_socket_by_a_child": "subprocess.run([sys.executable, '-c', f'import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + {name!r})'])",
+    "datagram_by_a_child": "subprocess.run([sys.executable, '-c', f'import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(bytes(1), ({host!r}, {port}))'])",
+}
+REACHING = """
+import os, pathlib, socket, subprocess, sys
+import torch
+outside, shared, door, name, process, host, port = {given!r}
+try:
+    {way}
+except BaseException as why:
+    print("hindered", type(why).__name__)
+x = torch.ones(2, requires_grad=True)
+x.exp().sum().backward()
+"""
+
+
+@pytest.mark.parametrize("way", REACHES)
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "python"])
+def test_nothing_outside_is_reached(
+    runner: Make, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, way: str, kernel: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("outside")
+    outside, stamp = folder / "file", tmp_path / "stamp"
+    shared = Path(f"/dev/shm/gradmend-test-{os.getpid()}-{way}-{kernel}")
+    for path in (outside, stamp, shared):
+        path.write_text("as it was\n")
+    for path in (outside, stamp):
+        os.utime(path, (1e9, 1e9))
+    before = [os.stat(p) for p in (outside, stamp)]
+    name = f"gradmend-test-{os.getpid()}-{way}-{kernel}"
+    with (
+        subprocess.Popen(["sleep", "60"]) as victim,
+        socket.socket(socket.AF_UNIX) as door,
+        socket.socket(socket.AF_UNIX) as abstract,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+    ):
+        door.bind(str(folder / "door"))
+        abstract.bind("\0" + name)
+        datagrams.bind(("0.0.0.0", 0))
+        for one in (door, abstract):
+            one.listen()
+            one.setblocking(False)
+        datagrams.setblocking(False)
+        host = socket.gethostbyname(socket.gethostname())
+        port = datagrams.getsockname()[1]
+        given = (str(outside), str(shared), str(folder / "door"), name, victim.pid, host, port)
+        run = runner(REACHING.format(given=given, way=REACHES[way])).run({}, "plain", kernel=kernel)
+        try:
+            assert run.outcome == "finished", run.why
+            assert victim.poll() is None
+            for one in (door.accept, abstract.accept, lambda: datagrams.recvfrom(9)):
+                with pytest.raises(BlockingIOError):
+                    one()
+            after = [os.stat(p) for p in (outside, stamp)]
+            assert [(s.st_mtime, s.st_mode) for s in after] == [(s.st_mtime, s.st_mode) for s in before]
+            assert not os.listxattr(outside)
+            assert shared.read_text() == "as it was\n"
+        finally:
+            victim.kill()
+            shared.unlink(missing_ok=True)
+
+
+def test_workers_and_shared_memory_of_the_trial_itself(runner: Make) -> None:
+    source = """
+import multiprocessing, os, torch
+from torch.utils.data import DataLoader
+
+def square(i):
+    return i * i
+
+if __name__ == "__main__":
+    print([b.tolist() for b in DataLoader(torch.arange(4.0), batch_size=2, num_workers=2)])
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(square, range(3)))
+    torch.ones(8).share_memory_()
+    x = torch.ones(2, requires_grad=True)
+    x.exp().sum().backward()
+"""
+    run = runner(source).run({}, "plain")
+    assert run.outcome == "finished", (run.why, run.stderr)
+    assert "[[0.0, 1.0], [2.0, 3.0]]" in run.stdout and "[0, 1, 4]" in run.stdout

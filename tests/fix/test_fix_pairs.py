@@ -1,11 +1,12 @@
 """Every rewrite on source before and after: `pairs/KIND__topic.in.py` and `.out.py`.
 
-Comments mark the lines of the story: WRITE, SAVE, BACKWARD. Each WRITE is rewritten in turn, the last first, with
+Comments mark the lines of the story: WRITE, SAVE, BACKWARD; behind WRITE, what carries an old graph over (CARRIED, ONCE). Each WRITE is rewritten in turn, the last first, with
 the first candidate of that kind; everything else must stay byte for byte.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ from gradmend.fix.rewrites.save_for_backward import guarded
 from gradmend.fix.source.candidate import Project
 from gradmend.fix.source.facts import Event, Facts, Place
 from gradmend.fix.source.text import Cut, read
+from gradmend.model import Carrier, Frame
 
 PAIRS = sorted((Path(__file__).parent / "pairs").glob("*.in.py"))
 
@@ -33,8 +35,25 @@ def facts(text: str, write: int) -> Facts:
         "multiple views",
         writes=(Event("", None, (Place("f.py", write),)),),
         saved=Event("", None, (Place("f.py", saves[0]),), direct=False) if saves else None,
-        backward=tuple(Place("f.py", n) for n in backwards),
+        backward=tuple(Place("f.py", n, "<module>") for n in backwards),
         second=True,
+        carrier=carrier(text, write),
+    )
+
+
+def carrier(text: str, write: int) -> Carrier | None:
+    """`# WRITE CARRIED net.h`: the place, as the module spells it."""
+    match = re.search(r"# WRITE (CARRIED|ONCE) (\S+)", text.split("\n")[write - 1])
+    if match is None:
+        return None
+    how, path = match[1].lower(), match[2]
+    assert how in ("carried", "once")
+    return Carrier(
+        path,
+        "carried" if how == "carried" else "once",
+        ((path, "tensor"),),
+        "f.py",
+        stored=Frame("f.py", write, ""),
     )
 
 

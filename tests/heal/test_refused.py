@@ -140,3 +140,77 @@ def test_a_buffer_that_retains_its_gradient_and_results_by_name():
     with gradmend.heal():
         found = torch.max(leaf().reshape(3, 1) * 2, 0, out=(values, places))
     assert found.values is values and found.indices is places
+
+
+def test_a_step_after_backward_is_an_update():
+    w, right = leaf(), leaf()
+    with gradmend.heal() as session:
+        for _ in range(3):
+            (w * w).sum().backward()
+            w -= 0.1 * w.grad
+            w.grad = None
+        (w * w).sum().backward()
+    for _ in range(3):
+        (right * right).sum().backward()
+        with torch.no_grad():
+            right -= 0.1 * right.grad
+        right.grad = None
+    (right * right).sum().backward()
+    assert torch.equal(w, right) and torch.equal(w.grad, right.grad)
+    (conflict,) = session.conflicts
+    assert conflict.rule == "GM121"
+    assert any("a backward() has run, and no graph has begun since" in note for note in conflict.notes)
+
+
+def test_an_average_between_forward_and_backward_is_an_update():
+    """The graph read the average before the write, and reads it no more: backward gets the old values."""
+    net, ema = leaf(), torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    with gradmend.heal() as session:
+        loss = (net * ema).pow(2).sum()
+        ema.mul_(0.5).add_(net, alpha=0.5)
+        loss.backward()
+    right, old = leaf(), torch.ones(3, dtype=torch.float64)
+    (right * old).pow(2).sum().backward()
+    assert torch.equal(net.grad, right.grad)
+    assert torch.equal(ema.detach(), 0.5 * old + 0.5 * right.detach())
+    assert {c.rule for c in session.conflicts} >= {"GM121"}
+
+
+class Positive(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor([-1.0, 2.0]))
+
+    def forward(self, x):
+        self.w.clamp_(min=0)
+        return x * self.w
+
+
+def test_a_write_that_the_forward_reads_on_stops_at_backward():
+    net = Positive()
+    with pytest.raises(RuntimeError, match="leaf Variable") as stop, gradmend.heal():
+        net(torch.ones(2)).sum().backward()
+    conflict = stop.value.__gradmend__
+    assert conflict.culprits[0].file == __file__
+    assert any("part of the computation" in note for note in conflict.notes)
+
+
+def scaled(w):
+    w *= 0.5
+    return w
+
+
+@pytest.mark.parametrize("made", [lambda: torch.nn.Parameter(torch.ones(3)), leaf])
+def test_a_function_that_returns_the_leaf_it_writes_stops(made):
+    w = made()
+    with pytest.raises(RuntimeError, match="leaf Variable"), gradmend.heal():
+        scaled(w).sum().backward()
+
+
+def test_the_first_values_of_a_parameter():
+    w = torch.nn.Parameter(torch.empty(3, dtype=torch.float64))
+    with gradmend.heal() as session:
+        w.fill_(2.0)
+        (w * w).sum().backward()
+    assert torch.equal(w.grad, torch.full((3,), 4.0, dtype=torch.float64))
+    assert any("first value of a parameter" in note for c in session.conflicts for note in c.notes)

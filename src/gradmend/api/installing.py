@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from gradmend.capture import recorder
-from gradmend.capture.graph import calls
+from gradmend.capture.graph import calls, carriers
 from gradmend.capture.hooks import backward_calls
+from gradmend.capture.ledger import scopes
 from gradmend.capture.taps import switch
 from gradmend.errors import attach, attached, unexplained
 from gradmend.frames import leave_out_ours
@@ -30,12 +31,15 @@ def hear_backwards() -> None:
     _hearers += 1
     if _hearers == 1:
         backward_calls.arm(_failed)
+        backward_calls.watchers.append(carriers.watch)
 
 
 def ignore_backwards() -> None:
     global _hearers
     _hearers -= 1
     if _hearers == 0:
+        backward_calls.watchers.remove(carriers.watch)
+        carriers.forget()
         backward_calls.disarm()
         backward_calls.forget()
 
@@ -54,7 +58,9 @@ def _story_of(call: calls.BackwardCall, error: RuntimeError, roots: Any) -> Conf
     with own_imports():
         from gradmend.story.failures.diagnosing import diagnose
 
-        conflict = diagnose(error, history=calls.history, roots=roots, at=call.site)
+        scope = scopes.current()
+        healing = scope is not None and scope.policy == "heal" and not scope.retain
+        conflict = diagnose(error, history=calls.history, roots=roots, at=call.site, healing=healing)
         ring = recorder.current()
         if conflict is None and ring is not None:
             from gradmend.story.failures.postmortem import postmortem

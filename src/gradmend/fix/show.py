@@ -36,6 +36,8 @@ def proof(plan: Plan, cost: Cost | None) -> str:
     lines = [f"fix: {'; then '.join(c.title for c in plan.chosen)}"]
     calls, gradients = plan.verdict.calls, plan.verdict.gradients
     what = f"{calls} backward call{'s' * (calls != 1)}, {gradients} gradient{'s' * (gradients != 1)}"
+    if plan.verdict.more:
+        what = f"the first {what}"
     if plan.basis == "differences":
         some = f" (of {plan.verdict.of})" if plan.verdict.of > calls else ""
         lines.append(
@@ -48,8 +50,14 @@ def proof(plan: Plan, cost: Cost | None) -> str:
     else:
         lines.append(f"proven: {what} equal to rounding to {WORDS[plan.basis]}")
     if plan.verdict.exact and plan.basis != "differences":
-        lines.append("        parameters, buffers and printed output are equal as well")
+        lines.append("        parameters, buffers, files and printed output are equal as well")
+    if plan.verdict.more:
+        lines.append("told: the program makes more backward calls than were judged: --steps N judges more")
+    elif plan.basis == "differences" and plan.verdict.of > calls:
+        lines.append(f"told: only {calls} of {plan.verdict.of} backward calls were judged")
     lines += [f"told: {changed_words(name)}" for name in plan.verdict.changed[:5]]
+    if plan.meaning:
+        lines.append(f"told: {plan.meaning}")
     if plan.seeded:
         lines.append("told: the program draws its seed from the clock; in the trials it was a fixed one")
     if cost is not None:
@@ -68,6 +76,10 @@ def changed_words(change: str) -> str:
         return f"the forward is computed again after the update: {name}"
     if part == "output":
         return "the program prints other values than under healing"
+    if part == "stderr":
+        return "the program writes something else to stderr than under healing"
+    if part == "file":
+        return f"the file `{name}` has other content than under healing"
     if part == "named":
         return f"`{name}` holds another value at the end than under healing"
     return f"{name} ends with other values: the moved update applies the gradients that are there when it runs now"

@@ -37,11 +37,16 @@ _SPOKEN = {
 # What a culprit is, where no tap saw a write: first of all, and beside others.
 _FIRST = {
     "backward": "this backward() fails",
+    "store": "the old graph is stored here",
     "numpy": "this line may have changed the array, past PyTorch",
     "left": "this line may have changed it",
     "escape": "the memory is shared with code outside torch here",
 }
 _HEALED = {**_FIRST, "backward": "this backward() goes through a graph that was used before"}
+# Of an in-place write that cuts nothing, and of a line that made what two backwards share.
+_SECOND = "this backward() goes into it again"
+_KEEPS = "{op}() keeps the old graph here"
+_MADE = "made here, by {op}"
 _OTHER = {**_FIRST, "backward": "an earlier backward() was here", "read": "a view is read here"}
 
 _OF_HEAL = re.compile(
@@ -84,14 +89,14 @@ def tell(conflict: Conflict, healed: bool = False, heals: bool = False) -> Story
         first, *rest = conflict.culprits
         add(
             Frame(first.file, first.line, ""),
-            (_HEALED if healed else _FIRST).get(first.op, "look here first"),
+            _first_label(conflict, first.op, healed),
             True,
         )
         at_backward = (conflict.backward.file, conflict.backward.line) if conflict.backward else None
         for culprit in rest:
             if (culprit.file, culprit.line) == at_backward:
                 continue  # told below
-            add(Frame(culprit.file, culprit.line, ""), _OTHER.get(culprit.op, f"made here, by {culprit.op}"))
+            add(Frame(culprit.file, culprit.line, ""), _OTHER.get(culprit.op, _MADE.format(op=culprit.op)))
     if conflict.saved is not None:
         save = conflict.saved
         name = f"`{save.tensor.name}`" if save.tensor.name else str(save.tensor)
@@ -99,7 +104,10 @@ def tell(conflict: Conflict, healed: bool = False, heals: bool = False) -> Story
         if label is None:
             label = "{op} returned {name} here" if is_output(save) else "{op} used {name} here"
         add(save.site.user, label.format(op=spoken(save), name=name))
-    add(conflict.backward, "backward() needs it here")
+    add(
+        conflict.backward,
+        _SECOND if conflict.rule == "GM131" and not healed else "backward() needs it here",
+    )
     notes = list(conflict.notes)
     if conflict.why:
         notes.insert(0, conflict.why.rstrip("."))
@@ -112,6 +120,18 @@ def tell(conflict: Conflict, healed: bool = False, heals: bool = False) -> Story
         notes=tuple(notes),
         helps=_helps(conflict, healed, heals or healed),
     )
+
+
+def _first_label(conflict: Conflict, op: str, healed: bool) -> str:
+    held = conflict.carrier
+    if held is not None and held.how == "in-place":
+        return _KEEPS.format(op="the assignment" if op == "__setitem__" else op).replace(
+            "assignment()", "assignment"
+        )
+    known = (_HEALED if healed else _FIRST).get(op)
+    if known is None:
+        known = _MADE.format(op=op) if conflict.rule == "GM131" and op else "look here first"
+    return known
 
 
 def _writer(write: Write) -> str:

@@ -21,7 +21,7 @@ from gradmend.capture.hooks import (
 )
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.version_steps import identity
-from gradmend.capture.taps import hub
+from gradmend.capture.taps import hub, leaf_writes
 
 _ABSENT = object()
 _armed = 0
@@ -41,7 +41,7 @@ def arm() -> None:
         for owner, name, ours in part.patches():
             _own.append((owner, name, vars(owner).get(name, _ABSENT)))
             setattr(owner, name, ours)
-    backward_calls.watchers.append(_before_backward)
+    backward_calls.watchers += [_before_backward, leaf_writes.watch]
     eager_frames.arm()
     gradients.measure()
 
@@ -53,7 +53,9 @@ def disarm() -> None:
         return
     live_edits.disarm()
     optimizer_steps.disarm()
-    backward_calls.watchers.remove(_before_backward)
+    for watcher in (_before_backward, leaf_writes.watch):
+        backward_calls.watchers.remove(watcher)
+    leaf_writes.forget()
     hub.awake.discard("edits")
     while _own:
         owner, name, was = _own.pop()

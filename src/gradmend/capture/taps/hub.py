@@ -12,7 +12,7 @@ from gradmend.capture.edits import live_edits
 from gradmend.capture.edits.live_edits import Watched, unconcerned
 from gradmend.capture.ledger.ledger import Ledger, Token
 from gradmend.capture.memory.layouts import PLAIN, layout_at
-from gradmend.capture.taps import elements, refused
+from gradmend.capture.taps import elements, leaf_writes, refused
 from gradmend.capture.unseen import seen, unseen
 
 try:
@@ -198,9 +198,12 @@ def carry(
     try:
         return original(*args, **kwargs) if kwargs else original(*args)
     except RuntimeError as error:
-        if not refused.renewed(error, args):
+        if refused.renewed(error, args):
+            return original(*args, **kwargs)
+        if not leaf_writes.is_update(error, args):
             raise
-        return original(*args, **kwargs)
+        with torch.no_grad():
+            return original(*args, **kwargs)
     finally:
         if pending is not None:
             after(pending)

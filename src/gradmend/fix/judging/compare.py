@@ -29,6 +29,7 @@ class Verdict:
     calls: int = 0
     gradients: int = 0
     of: int = 0  # backward calls there were to judge, where not all were
+    more: bool = False  # the program makes more calls than were asked for
 
 
 def compare(
@@ -51,8 +52,25 @@ def compare(
         if told:
             return Verdict(False, why=told)
         gradients += len(b["grads"])
-    changed = _state(trial, oracle, output)
-    return Verdict(True, not changed, changed=changed, calls=len(ours), gradients=gradients)
+    changed = (*_state(trial, oracle, output), *_left(trial, oracle, output), *_held(ours, theirs))
+    more = trial.outcome == "stopped"
+    return Verdict(True, not changed, changed=changed, calls=len(ours), gradients=gradients, more=more)
+
+
+def as_before(plain: Run, trial: Run) -> bool:
+    """Whether each backward call that plain PyTorch computed is the same to the last bit."""
+    ours, theirs = _whole(trial.calls), _whole(plain.calls)
+    return len(ours) >= len(theirs) and all(
+        len(a["roots"]) == len(b["roots"])
+        and a["grads"].keys() == b["grads"].keys()
+        and all(map(_identical, a["roots"], b["roots"]))
+        and all(_identical(a["grads"][key], grad) for key, grad in b["grads"].items())
+        for a, b in zip(ours, theirs, strict=False)
+    )
+
+
+def _identical(a: Any, b: Any) -> bool:
+    return (a is None) == (b is None) and (a is None or np.array_equal(a, b, equal_nan=True))
 
 
 def effect(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
@@ -176,6 +194,43 @@ def _state(trial: Run, oracle: Run, output: bool) -> tuple[str, ...]:
     if output and not same_words(trial.stdout, oracle.stdout):
         changed.append("output:")
     return tuple(changed)
+
+
+def _left(trial: Run, oracle: Run, output: bool) -> tuple[str, ...]:
+    """The files that differ, by name and place in them. Text counts where output does: a log may hold the time."""
+    mine, theirs = trial.extra.get("left", {}), oracle.extra.get("left", {})
+    changed: dict[str, None] = {}
+    for name in {**theirs, **mine}:
+        a, b = mine.get(name), theirs.get(name)
+        if isinstance(a, str) or isinstance(b, str):
+            alike = not output or (isinstance(a, str) and isinstance(b, str) and same_words(a, b))
+        else:
+            alike = a is not None and b is not None and _gap(a, b, max(_top(b), 1e-6)) <= 1e-4
+        if not alike:
+            changed[f"file:{name}"] = None
+    if output and not same_words(_said(trial.stderr), _said(oracle.stderr)):
+        changed["stderr:"] = None
+    return tuple(changed)
+
+
+_WARNING = re.compile(r"^.*\w*Warning: .*\n(?:  .*\n)?", re.MULTILINE)
+_TRACE = re.compile(r"^(Traceback |  File |    |gradmend).*\n", re.MULTILINE)
+
+
+def _said(text: str) -> str:
+    """What the program itself writes to stderr: healing warns there, and warnings name lines of a copy."""
+    return _TRACE.sub("", _WARNING.sub("", text))
+
+
+def _held(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Local variables that hold another value as a backward begins: other names of what was written."""
+    changed: dict[str, None] = {}
+    for a, b in zip(ours, theirs, strict=False):
+        mine, own = a.get("locals", {}), b.get("locals", {})
+        for name in mine.keys() & own.keys():
+            if _gap(mine[name], own[name], max(_top(own[name]), 1e-6)) > 1e-4:
+                changed[f"named:{name}"] = None
+    return tuple(sorted(changed))
 
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\binf\b|\bnan\b)")

@@ -2,6 +2,7 @@
 
 - `healed`: the healed run of the original, confirmed by a run that copies everything saved.
 - `retained`: the same, with every graph kept, for programs that go through one twice.
+- `cut`: the same, with no gradient into what an earlier backward had used up, where PyTorch would have freed it.
 - `update`: the refused write done without autograd: a parameter update is no part of the graph.
 - `no_grad`: the original with `no_grad` in place of `inference_mode`, which computes the same values.
 - `differences`: float64 differences of the original's forward, where no graph can be trusted.
@@ -13,20 +14,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gradmend.fix.judging.compare import Verdict, call_gap, compare, effect
+from gradmend.fix.judging.compare import Verdict, as_before, call_gap, compare, effect
 from gradmend.fix.judging.joined import Lines, joined, parts
 from gradmend.fix.trials.runs import Run, Runner
 
-Basis = Literal["healed", "retained", "update", "no_grad", "differences"]
+Basis = Literal["healed", "retained", "update", "no_grad", "differences", "cut"]
 Sources = Mapping[str, bytes]
 
 WORDS: dict[Basis, str] = {
     "healed": "the healed run of the original",
     "retained": "the healed run of the original with every graph kept",
+    "cut": "the healed run of the original, cut where an earlier backward() had used its graph up",
     "update": "the original with the refused update done outside the graph",
     "no_grad": "the original with no_grad in place of inference_mode",
     "differences": "float64 differences of the original's forward",
 }
+
+COMPUTED = "the written value goes on into the loss, so the write is taken as part of the computation: the leaf itself keeps its value"
+UPDATED = "no forward that is under way reads the written value, so the write is taken as an update, outside the graph"
 
 _SEEDS = (11, 12)
 _STEPS = (2e-6, 1e-5)
@@ -56,6 +61,7 @@ class Judge:
     ) -> None:
         self.runner, self.basis, self.oracle, self.plain = runner, basis, oracle, plain
         self.slopes, self.doors = slopes, doors
+        self.meaning = ""  # of a refused write to a leaf: what the program shows that it is
         self.output = output  # is what the program prints the same in each run?
         self.joined: tuple[
             Lines, ...
@@ -94,6 +100,8 @@ class Judge:
             return Verdict(False, why="an optimizer would step twice with the same gradients")
         if self.basis != "differences":
             assert self.oracle is not None
+            if self.basis == "cut" and not as_before(self.plain, trial):
+                return Verdict(False, why="it changes a backward call that plain PyTorch computes")
             return compare(self.oracle, trial, output=self.output, moved=moved)
         return self._by_differences(trial, sources, moved)
 
@@ -169,7 +177,8 @@ class Judge:
                 break
             if not later["fresh"] or not later["float64"]:
                 continue
-            options = {"call": number, "given": given, "resync": moved}
+            # A write that is part of the computation leaves the leaf itself as it was.
+            options = {"call": number, "given": given, "resync": moved or self.meaning == COMPUTED}
             slopes = measure(self.runner, {}, self.doors, brief=True, **options)
             if isinstance(slopes, str):
                 continue

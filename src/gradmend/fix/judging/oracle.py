@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from gradmend.fix.judging.compare import compare, same_words
-from gradmend.fix.judging.judge import Basis, Judge, measure
+from gradmend.fix.judging.judge import COMPUTED, UPDATED, Basis, Judge, measure
 from gradmend.fix.search import diagnose
 from gradmend.fix.source.facts import Facts
 from gradmend.fix.trials.runs import Run, Runner
@@ -83,6 +83,15 @@ class Oracles:
             return self.differences()
         return Judge(self.runner, basis, copies, self.plain)
 
+    def cut(self) -> Judge | None:
+        """The oracle of a program whose state crosses from one backward to the next: each backward ends where an
+        earlier one had used the graph up."""
+        options = {"retain": True, "cut": True}
+        oracle, again = self.runner.together([({}, "heal", options), ({}, "heal", options)])
+        if not oracle.ran or not compare(oracle, again).same:
+            return None
+        return Judge(self.runner, "cut", oracle, self.plain, output=same_words(oracle.stdout, again.stdout))
+
     def _without_inference(self) -> Judge | None:
         if "inference" not in str((self.plain.error or {}).get("message")).lower():
             return None
@@ -94,21 +103,26 @@ class Oracles:
         )
 
     def _update(self) -> Judge | str | None:
-        """The oracle where the refused write is an update or a first value, no part of the forward; else None."""
+        """The oracle of a refused write to a leaf, by its meaning; None where another write was refused."""
         if "leaf" not in str((self.plain.error or {}).get("message")):
             return None
         oracle = self.runner.run({}, "forgive")
         if not _is_update(self.plain, oracle):
-            return None
+            judge = self.differences()
+            if isinstance(judge, Judge) and "computation" in oracle.extra.get("meanings", ()):
+                judge.meaning = COMPUTED
+            return judge
         if not oracle.ran:
             return f"no oracle: {oracle.why}"
         again = self.runner.run({}, "forgive")
         twice = compare(oracle, again)
         if not twice.same:
             return f"the program is not deterministic: between two runs {twice.why}"
-        return Judge(
+        judge = Judge(
             self.runner, "update", oracle, self.plain, output=same_words(oracle.stdout, again.stdout)
         )
+        judge.meaning = UPDATED
+        return judge
 
     def differences(self, doors: bool = False) -> Judge | str:
         self.tell("measuring differences in float64")
@@ -124,9 +138,9 @@ def _is_plainly_healed(plain: Run, healed: Run) -> bool:
 
 
 def _is_update(plain: Run, oracle: Run) -> bool:
-    if any(not c.get("failed") for c in plain.calls):
+    """Whether the refused writes are updates, no part of any forward: by what the graph reads of them."""
+    meanings = set(oracle.extra.get("meanings", ()))
+    if meanings == {"update"}:
         return True
-    if any(re.search(r"__init__|init|reset|build|setup", place.function) for place in plain.chain()):
-        return True
-    # A Parameter written outside of any forward: it can't be rebound, so its value is what is meant.
-    return oracle.extra.get("edits", 0) > 0 and not oracle.extra.get("others")
+    first = any(re.search(r"__init__|init|reset|build|setup", place.function) for place in plain.chain())
+    return bool(meanings) and "computation" not in meanings and first

@@ -32,6 +32,8 @@ KINDS = (
     "fresh_leaf",
     "numpy_copy",
     "checkpoint_rng",
+    "boundary",
+    "cache_again",
     "sum_losses",
     "second_backward",
     "mark_dirty",

@@ -101,11 +101,21 @@ def _inside(project: Project, facts: Facts) -> Iterator[Candidate]:
             made = None
             if facts.saved is not None and not facts.second:  # only the line that used the parameters
                 made = {p.line for p in facts.saved.chain if p.file == place.file}
-            yield from _brought_in(tree, place.file, list(outer.body), home, made)
+            stored = facts.carrier.stored if facts.carrier is not None else None
+            if facts.second and stored is not None:
+                if stored.file != place.file:
+                    continue
+                made = {stored.line}
+            yield from _brought_in(tree, place.file, list(outer.body), home, made, facts.second)
 
 
 def _brought_in(
-    tree: Tree, file: str, outer: list[cst.CSTNode], home: cst.CSTNode, wanted: set[int] | None
+    tree: Tree,
+    file: str,
+    outer: list[cst.CSTNode],
+    home: cst.CSTNode,
+    wanted: set[int] | None,
+    second: bool,
 ) -> Iterator[Candidate]:
     above = outer[: next(i for i, n in enumerate(outer) if n is home)]
     body = list(home.body.body)  # type: ignore[attr-defined]
@@ -134,7 +144,7 @@ def _brought_in(
             cuts += [(tree.offset(top, 0), tree.offset(bottom + 1, 0), "") for top, bottom in spans]
         where = "closure" if isinstance(home, cst.FunctionDef) else "loop"
         title = f"compute {syntax.spoken(tree, lines)} inside the {where}, each time anew"
-        rank = _INSIDE if wanted is None else RANK + 1
+        rank = _INSIDE if second else RANK + 1
         yield Candidate(title, "recompute", rank, {file: tree.replace(*cuts)}, NOTE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gradmend.fix.source.facts import UPDATES, Event, Facts, Place, from_json
+from gradmend.fix.source.facts import UPDATES, Event, Facts, Place, carrier_of, from_json
 from gradmend.fix.trials.forgive_words import CHANGED, SECOND, ours, refused
 from gradmend.fix.trials.runs import Run, places
 from gradmend.rules._messages import recognise
@@ -63,7 +63,10 @@ def facts_of(plain: Run, healed: Run | None) -> list[Facts]:
         calls = {places(c["stack"]): None for c in plain.calls}
         events = tuple(Event("backward", None, chain) for chain in calls)
         message = str((plain.error or {}).get("message"))
-        found.append(Facts(message=message, writes=events, backward=plain.chain(), second=True))
+        carrier = carrier_of(healed.extra.get("carrier")) if healed is not None else None
+        found.append(
+            Facts(message=message, writes=events, backward=plain.chain(), second=True, carrier=carrier)
+        )
     conflicts = harmful(healed) if healed else []
     told = [from_json(c, _backward(c, healed)) for c in conflicts]
     return [*found, *(replace(f, others=_others(f, told)) for f in told)]

@@ -47,4 +47,5 @@ class Plan:
     options: list[Option] = field(default_factory=list)
     seconds: float = 0.0  # what the plain run took
     seeded: bool = False  # it draws its seed from the clock: in the trials it was a fixed one
+    meaning: str = ""  # of a refused write to a leaf
     joined: tuple[Lines, ...] = ()  # backward calls of the original that are one now

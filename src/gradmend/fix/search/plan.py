@@ -33,6 +33,12 @@ AMBIGUOUS = (
 )
 
 
+def _crosses(facts: Facts) -> bool:
+    """Whether state goes from one backward call to the next, through an update."""
+    held = facts.carrier
+    return facts.second and held is not None and held.how in ("carried", "collected")
+
+
 class Planner:
     def __init__(self, runner: Runner, tell: Callable[[str], None], seconds: float) -> None:
         self.attempts = Attempts(runner, tell, seconds)
@@ -64,7 +70,10 @@ class Planner:
             if diagnose.is_changed(plain):
                 return Plan("unproven", f"no write was seen behind PyTorch's error: {plain.why}")
             return Plan("stuck", f"the program fails for another reason: {plain.why}")
-        judge = Oracles(self.attempts.runner, self.attempts.tell, plain).choose(healed, known, copies)
+        oracles = Oracles(self.attempts.runner, self.attempts.tell, plain)
+        judge = oracles.choose(healed, known, copies)
+        if isinstance(judge, Judge) and judge.stale and _crosses(known[0]):
+            judge = oracles.cut() or judge
         if isinstance(judge, str):
             return self._unproven(judge, project, known[0], conflicts)
         if plain.ran and judge.final(plain, {}).same:
@@ -89,6 +98,7 @@ class Planner:
             plan = Plan("unproven", self.attempts.too_long("the search"))
         else:
             plan = Plan("unproven", "no candidate was proven")
+        plan.meaning = judge.meaning
         plan.original, plan.tried, plan.basis = self.attempts.texts, solver.tried, judge.basis
         return plan
 

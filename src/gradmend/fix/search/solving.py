@@ -154,6 +154,10 @@ class Solver:
 
     def _is_wanted(self, candidate: Candidate, judge: Judge, facts: Facts, chosen: list[Candidate]) -> bool:
         kind = candidate.kind
+        if judge.basis == "cut":
+            return kind in ("boundary", "history")
+        if kind == "boundary":
+            return False  # it would cut what the oracle trains through
         if judge.again and kind not in _UPDATED and facts.of_parameters:
             return False  # the gradient would never see an update
         if kind == "no_grad":
@@ -162,7 +166,8 @@ class Solver:
             # There it is right, and nothing that a reviewer would take.
             return facts.rule not in UPDATES
         if kind == "recompute":
-            fits = judge.stale if facts.second else facts.rule in UPDATES or bool(judge.again)
+            once = facts.carrier is None or facts.carrier.how in ("once", "shared")
+            fits = judge.stale and once if facts.second else facts.rule in UPDATES or bool(judge.again)
             return judge.oracle is not None and not chosen and fits
         if kind == "second_backward":
             return not judge.stale  # it would go on with a graph of before the update

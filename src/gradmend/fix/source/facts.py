@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gradmend.model import Carrier, Frame
+
 SECOND_BACKWARD = "GM131"
 UPDATES = frozenset({"GM104", "GM105", "GM203"})  # parameters were written between forward and backward
 
@@ -49,6 +51,7 @@ class Facts:
     backward: tuple[Place, ...] = ()
     second: bool = False  # a graph's second backward, not an overwritten value
     forward: bool = False  # the forward itself was refused
+    carrier: Carrier | None = None  # of a second backward: what held the old graph
     others: tuple[Event, ...] = ()  # writes of other conflicts, which may have to move together with these
 
     @property
@@ -84,6 +87,14 @@ def from_json(conflict: Mapping[str, Any], backward: Sequence[Place] = ()) -> Fa
         second=second,
         forward=not saved and not chain,
     )
+
+
+def carrier_of(raw: Mapping[str, Any] | None) -> Carrier | None:
+    if not raw:
+        return None
+    stored = Frame(**raw["stored"]) if raw.get("stored") else None
+    places = tuple((path, form) for path, form in raw["places"])
+    return Carrier(**{**raw, "stored": stored, "places": places})
 
 
 def _event(raw: Mapping[str, Any]) -> Event:

@@ -11,9 +11,12 @@ import sys
 import tempfile
 import traceback
 import types
+from dataclasses import asdict
 from typing import Any
 
+from gradmend.errors import attached
 from gradmend.fix.trials.forgive_words import ours
+from gradmend.fix.trials.left import Left
 from gradmend.fix.trials.prefix import Copies, Resume, statements
 from gradmend.fix.trials.record import Enough, Recorder
 
@@ -82,15 +85,22 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     _fix_seeds(extra)
 
     mode = request["mode"]
-    recorder = Recorder(request["limit"], request["roots"], retain=request.get("retain", False))
+    recorder = Recorder(
+        request["limit"],
+        request["roots"],
+        retain=request.get("retain", False),
+        cut=request.get("cut", False),
+    )
     recorder.install(mode)
     from gradmend.fix.trials.confine import confine
     from gradmend.fix.trials.guard import Guard
 
-    Guard(request["scratch"]).install()
     with open(request["script"], "rb") as file:
         ranks = b"init_process_group" in file.read()
     confine(request["scratch"], request.get("allow", ()), extra, ranks, request.get("kernel", True))
+    guard = Guard(request["scratch"])
+    guard.own_memory = extra["confined"]
+    guard.install()
     main = types.ModuleType("__main__")
     main.__file__ = request["script"]
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
@@ -114,6 +124,7 @@ def _resumed(request: dict[str, Any]) -> dict[str, Any]:
     sys.path[:] = [request["path0"], *sys.path[1:]]
     sys.argv[0] = main.__file__ = request["script"]
     recorder.limit, recorder.retain = request["limit"], request.get("retain", False)
+    recorder.cut = request.get("cut", False)
     return _execute(request, recorder, main, extra, request["from_line"])
 
 
@@ -125,6 +136,7 @@ def _execute(
     program = statements(request["script"])
     copies = Copies(request, recorder, extra)
     error: dict[str, Any] | None = None
+    left = Left(next(iter(request["mapping"].values())))
     outcome = "finished"
     finish: list[Any] = []
     with contextlib.ExitStack() as stack:
@@ -142,10 +154,12 @@ def _execute(
             why = _behind(end)
             if why is not end:
                 outcome, error = "error", _error(why, recorder)
+                extra["carrier"] = _carrier(why)
             elif end.code not in (None, 0):
                 outcome, error = "error", {"type": "SystemExit", "message": str(end.code), "stack": []}
         except BaseException as end:
             outcome, error = "error", _error(_behind(end), recorder)
+            extra["carrier"] = _carrier(_behind(end))
             traceback.print_exc()
     for last in finish:
         last()
@@ -157,6 +171,7 @@ def _execute(
         "live": sorted(recorder.live),
         "files": _files(recorder),
         "twice": recorder.twice,
+        "left": left.found() if outcome in ("finished", "stopped") else {},
         **extra,
     }
 
@@ -193,7 +208,7 @@ def _policy(
         from gradmend.fix.trials.forgive import Forgive
 
         forgive = stack.enter_context(Forgive(recorder))
-        finish.append(lambda: extra.update(edits=forgive.edits, others=forgive.others))
+        finish.append(lambda: extra.update(meanings=[w.meaning for w in forgive.writes]))
     elif mode in ("differences", "slopes"):
         from gradmend.fix.trials import slopes
 
@@ -293,6 +308,12 @@ def _error(why: BaseException, recorder: Recorder) -> dict[str, Any]:
             }
         )
     return {"type": type(why).__name__, "message": str(why), "stack": chain, "direct": direct}
+
+
+def _carrier(why: BaseException) -> dict[str, Any] | None:
+    """What held the graph that a second backward went into, where healing was there to see it."""
+    conflict = attached(why)
+    return asdict(conflict.carrier) if conflict is not None and conflict.carrier is not None else None
 
 
 def _extended(entries: list[Any]) -> Any:

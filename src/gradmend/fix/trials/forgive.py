@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import linecache
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from gradmend.capture.taps.leaf_writes import returned
 from gradmend.fix.trials.forgive_words import SHARED, refused
-from gradmend.fix.trials.record import Recorder
+from gradmend.fix.trials.record import Recorder, youngest
 
 # `w[0] = v`, `w[0] += v`, `self.w[i].mul_(v)`: the place in the tensor is named where it is written.
 _PLACE = re.compile(r"\s*[\w.]+\[[^=]*\](\.\w+_\(|\s*[-+*/%&|^@<>]{0,2}=)")
@@ -29,14 +31,47 @@ def _is_part(a: torch.Tensor, home: torch.Tensor | None) -> bool:
     return home is not None and a.untyped_storage().data_ptr() == home.untyped_storage().data_ptr()
 
 
+@dataclass(slots=True)
+class LeafWrite:
+    """A refused write to a leaf, and how the program uses the leaf around it."""
+
+    leaf: int
+    number: int  # of the newest node when it was made
+    calls: int  # backward calls before it
+    forward: bool  # inside a module's forward, or a function that returns what it writes
+    parameter: bool
+    named: bool  # through a view that has a name
+    flows: bool  # what it writes depends on other tensors that require grad
+    before: bool = False  # the graph of the next backward was begun before it
+    after: bool = False  # and reads the leaf after it
+
+    def met(self, oldest: float, latest: float, last: float) -> None:
+        """A backward goes through a graph: its oldest node, the leaf's last use in it, the youngest node of the call before."""
+        self.before = last < oldest <= self.number
+        self.after = latest > self.number
+
+    @property
+    def meaning(self) -> str:
+        """ "computation" where the written value goes on into the loss, "update" where nothing in the graph reads it or
+        the graph begins with it; empty where both fit."""
+        if not self.after:
+            return "update"
+        if self.before or self.forward:
+            return "computation"
+        if self.calls:
+            return "update"
+        return "update" if self.parameter and not (self.named and self.flows) else ""
+
+
 class Forgive(TorchFunctionMode):
     def __init__(self, recorder: Recorder | None = None) -> None:
         super().__init__()
         self.quiet = False  # inside a forgiven write
         self.nudge: Any = None
         self.recorder = recorder
-        self.edits = 0  # writes to Parameters outside of any forward: first values, surgery, updates
-        self.others = 0
+        self.writes: list[LeafWrite] = []
+        if recorder is not None:
+            recorder.leaf_writes = self.writes
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -56,19 +91,26 @@ class Forgive(TorchFunctionMode):
             self.quiet = False
 
     def _note(self, args: Any) -> None:
-        home = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        frames = list(self.recorder.user_frames()) if self.recorder is not None else []
-        if home is not None and home._base is not None and frames and _is_place(frames[0]):
-            home = home._base
-        inside = any(f["function"] in ("forward", "__call__") for f in frames)
-        # What is computed from parameters, or put into a view that has a name of its own, may be meant as forward.
+        if self.recorder is None or not args or not isinstance(args[0], torch.Tensor):
+            return
+        home = args[0]._base if args[0]._base is not None else args[0]
+        frames = list(self.recorder.user_frames())
+        # What is computed from other tensors may be meant as forward.
         flows = any(
             isinstance(a, torch.Tensor) and a.requires_grad and not _is_part(a, home) for a in args[1:]
         )
-        if isinstance(home, torch.nn.Parameter) and not inside and not flows:
-            self.edits += 1
-        else:
-            self.others += 1
+        self.writes.append(
+            LeafWrite(
+                leaf=id(home),
+                number=youngest(),
+                calls=sum(not c.get("failed") for c in self.recorder.calls),
+                forward=any(f["function"] in ("forward", "__call__") for f in frames)
+                or any(returned(f["file"], f["line"]) for f in frames[:1]),
+                parameter=isinstance(home, torch.nn.Parameter),
+                named=args[0]._base is not None and not (frames and _is_place(frames[0])),
+                flows=flows,
+            )
+        )
 
     def _written(self, func: Any, args: Any, kwargs: Any) -> Any:
         try:

@@ -20,7 +20,12 @@ _CHANGES = {
     "os.link",
     "os.symlink",
     "os.chmod",
+    "os.chown",
+    "os.utime",
+    "os.setxattr",
+    "os.removexattr",
 }
+_DEVICES = frozenset({f"/dev/{name}" for name in ("null", "zero", "full", "tty", "random", "urandom")})
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -28,6 +33,8 @@ class Guard:
     def __init__(self, scratch: str) -> None:
         self.scratch = os.path.realpath(scratch)
         self._busy = False
+        self.own_memory = False  # /dev/shm is the trial's
+        self._made: set[str] = set()  # files of shared memory that it made
 
     def install(self) -> None:
         sys.addaudithook(self._hook)
@@ -67,7 +74,10 @@ class Guard:
             at = os.path.realpath(at)  # another name of an open file
             if not at.startswith("/"):
                 return  # a pipe or a socket
-        if at.startswith("/dev/"):
+        if at in _DEVICES or (at.startswith("/dev/") and not at.startswith("/dev/shm/")):
+            return
+        if at.startswith("/dev/shm/") and (self.own_memory or at in self._made or not os.path.lexists(at)):
+            self._made.add(at)
             return
         self._busy = True
         try:

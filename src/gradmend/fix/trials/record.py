@@ -16,6 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradmend.capture.graph.nodes import edges
 
+_CALLS_WITH_LOCALS = 8
+_MOST_LOCALS = 100
+_MOST_OF_A_LOCAL = 20_000  # elements
 _MOST = 200_000  # elements kept of one tensor; past that, an even sample of them
 
 
@@ -24,7 +27,10 @@ class Enough(BaseException):
 
 
 class Recorder:
-    def __init__(self, limit: int, roots: list[str], retain: bool = False) -> None:
+    def __init__(self, limit: int, roots: list[str], retain: bool = False, cut: bool = False) -> None:
+        self.cut = cut  # send no gradient into what PyTorch would have freed
+        self._spent: set[int] = set()  # the nodes of backward calls that would have freed them
+        self.leaf_writes: list[Any] = []  # refused ones that were made all the same
         self.limit = limit
         self.roots = [os.path.realpath(r) + os.sep for r in roots]
         self.retain = retain
@@ -90,25 +96,29 @@ class Recorder:
             self._depth or detect_fake_mode(list(outputs)) is not None
         ):  # a compiler traces: no call of the program's
             return engine(outputs, *args, **kwargs)
+        frees = len(args) > 1 and not args[1]
         if self.retain and len(args) > 1:
             args = (args[0], True, *args[2:])
         call: dict[str, Any] = {
-            "roots": [_keep(t) for t in outputs if isinstance(t, torch.Tensor)],
+            "roots": [keep(t) for t in outputs if isinstance(t, torch.Tensor)],
             "stack": list(self.user_frames()),
             "at": time.process_time() - self.began,
             "grads": {},
             "dtype": [str(t.dtype) for t in outputs if isinstance(t, torch.Tensor)],
         }
+        if len(self.calls) < _CALLS_WITH_LOCALS:
+            call["locals"] = self._locals()
         self.before(outputs, args)
         call["made"] = youngest()
         reached = leaves_of(outputs)
         leaves = reached.leaves
+        self._meet_writes(reached)
         outdated = self._outdated(reached)
         call["stale"] = bool(outdated)
         call["again"] = self._again(reached, outdated, [(f["file"], f["line"]) for f in call["stack"][:1]])
         self.calls.append(call)
         accumulate = kwargs.get("accumulate_grad", False)
-        hooks = []
+        hooks: list[Any] = []
         names = self._names()
         if accumulate:
             twins: dict[str, int] = {}
@@ -118,10 +128,12 @@ class Recorder:
                 key = self._key(leaf, f"{shape} {twins[shape]}")
 
                 def took(grad: torch.Tensor, key: str = key) -> None:
-                    call["grads"][key] = _keep(grad)
+                    call["grads"][key] = keep(grad)
 
                 call.setdefault("names", {})[key] = names.get(id(leaf), key)
                 hooks.append(leaf.register_hook(took))
+        if self.cut:
+            hooks += self._boundary(outputs)
         self._depth += 1
         try:
             result = engine(outputs, *args, **kwargs)
@@ -134,15 +146,35 @@ class Recorder:
                 hook.remove()
         call["after"] = time.process_time() - self.began
         call["done"] = youngest()
+        if self.cut and frees:
+            self._spent |= {n._sequence_nr() for n in _nodes(outputs) if not hasattr(n, "variable")}
         self._seen = {id(t): _stamp(t) for _, t in self.parameters.values()} | {
             id(t): _stamp(t) for t in leaves
         }
         if not accumulate:
             for order, grad in enumerate(result):
-                call["grads"][f"input {order}"] = None if grad is None else _keep(grad)
+                call["grads"][f"input {order}"] = None if grad is None else keep(grad)
         if len(self.calls) >= self.limit:
             raise Enough
         return result
+
+    def _meet_writes(self, reached: Reached) -> None:
+        """Tell the writes since the last backward how this graph uses what they wrote."""
+        done, last = sum(not c.get("failed") for c in self.calls), self._last()
+        for write in self.leaf_writes:
+            if write.calls == done:
+                latest = reached.latest.get(write.leaf, -1)
+                write.met(reached.oldest, latest, -1 if last is None else last)
+
+    def _boundary(self, outputs: Any) -> list[Any]:
+        """Hooks on the nodes where this backward enters what an earlier one used up: no gradient goes on from there."""
+        return [
+            below.register_prehook(_nothing)
+            for node in _nodes(outputs)
+            if node._sequence_nr() not in self._spent
+            for below, _ in edges(node)
+            if below is not None and not hasattr(below, "variable") and below._sequence_nr() in self._spent
+        ]
 
     def _outdated(self, reached: Reached) -> list[torch.Tensor]:
         """Leaves updated since the last backward that were used before it, by nodes which this one goes through."""
@@ -191,6 +223,20 @@ class Recorder:
             frame = frame.f_back  # type: ignore[assignment]
         return found
 
+    def _locals(self) -> dict[str, Any]:
+        """The tensors that the variables of the program's functions hold, now that a backward begins: names of one
+        tensor show here which of them a write reaches."""
+        found: dict[str, Any] = {}
+        frame: Any = sys._getframe(1)
+        while frame is not None and len(found) < _MOST_LOCALS:
+            if self._mine(frame.f_code.co_filename) and frame.f_locals is not frame.f_globals:
+                home = frame.f_code.co_name
+                for name, tensor in _tensors(dict(frame.f_locals)):
+                    if tensor.layout == torch.strided and tensor.numel() <= _MOST_OF_A_LOCAL:
+                        found.setdefault(f"{name} of {home}", keep(tensor))
+            frame = frame.f_back
+        return found
+
     # -- places ------------------------------------------------------------------------------------
     def _mine(self, file: str) -> bool:
         known = self._files.get(file)
@@ -219,14 +265,14 @@ class Recorder:
             own = {**getattr(module, "_parameters", {}), **getattr(module, "_buffers", {})}
             for name, tensor in own.items():
                 if isinstance(tensor, torch.Tensor):
-                    kept[f"{type(module).__name__} {order}.{name}"] = _keep(tensor)
+                    kept[f"{type(module).__name__} {order}.{name}"] = keep(tensor)
         for order, tensor in self.parameters.values():
-            kept[f"parameter {order}"] = _keep(tensor)
-        named = {f"{n}": _keep(v) for n, v in _tensors(namespace)}
+            kept[f"parameter {order}"] = keep(tensor)
+        named = {f"{n}": keep(v) for n, v in _tensors(namespace)}
         return {"modules": kept, "named": named}
 
 
-def _keep(tensor: torch.Tensor) -> Any:
+def keep(tensor: torch.Tensor) -> Any:
     """A copy as numpy float64 (complex as pairs); a sample where it is large."""
     with torch.no_grad():
         parts = _parts(tensor.detach())
@@ -275,6 +321,25 @@ class Reached:
     used: dict[int, float]
     latest: dict[int, float]
     oldest: float
+
+
+def _nothing(grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if g is None else torch.zeros_like(g) for g in grads)
+
+
+def _nodes(outputs: Any) -> Iterator[Any]:
+    """Every node that a backward from these goes through."""
+    stack = [
+        n for out in outputs if (n := getattr(out, "grad_fn", None) or getattr(out, "node", None)) is not None
+    ]
+    seen: set[Any] = set(stack)
+    while stack:
+        node = stack.pop()
+        yield node
+        for below, _ in edges(node):
+            if below is not None and below not in seen:
+                seen.add(below)
+                stack.append(below)
 
 
 def leaves_of(outputs: Any) -> Reached:

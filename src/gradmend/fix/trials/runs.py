@@ -122,7 +122,7 @@ class Runner:
 
     def _shares(self, sources: Mapping[str, bytes], mode: str, options: dict[str, Any]) -> bool:
         """Can the run start from the copy that the plain run left behind?"""
-        if not self.prefix or mode not in door.MODES or not set(options) <= {"limit", "retain"}:
+        if not self.prefix or mode not in door.MODES or not set(options) <= {"limit", "retain", "cut"}:
             return False
         if set(sources) - {str(self.scratch.script)}:
             return False  # a module may be loaded already
@@ -203,6 +203,10 @@ class Runner:
             places = history.get("places", ())
             if places:
                 history["places"] = [(self.scratch.real(tree, f) if f else f, n, w) for f, n, w in places]
+        carrier = raw.get("carrier")
+        if carrier:
+            carrier["file"] = self.scratch.real(tree, carrier["file"])
+            real([carrier["stored"]] if carrier["stored"] else [])
         known = {"outcome", "calls", "error", "state"}
         extra = {k: v for k, v in raw.items() if k not in known}
         extra["live"] = [(self.scratch.real(tree, f), n) for f, n in extra.get("live", [])]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradmend.capture.graph.calls import BackwardCall
+from gradmend.capture.sites import resolve
 from gradmend.errors import GradmendError
 from gradmend.model import Conflict, Culprit, Site
 from gradmend.story.failures import graphs, second_backward, sparse, writes
@@ -22,11 +23,12 @@ def diagnose(
     roots: Sequence[Any] = (),
     at: Site | None = None,
     creation_site: CreationSite | None = None,
+    healing: bool = False,
 ) -> Conflict | None:
     """The story of one of PyTorch's own errors, or None where the error is of another kind.
 
     `at` is where it was raised, when the traceback does not reach the user's line yet. `roots` are what
-    backward was given, `history` the backward calls up to and with the failing one.
+    backward was given, `history` the backward calls up to and with the failing one. `healing`: raised under heal().
     """
     if isinstance(exc, AttributeError) and not isinstance(exc, GradmendError):
         return sparse.tell_missing_grad(exc, at if at is not None else site_of(exc))
@@ -36,7 +38,8 @@ def diagnose(
     text = str(exc)
     if at is not None and not second_backward.PATTERN.search(text):
         # A hook, or a custom backward, raised inside the backward call: its line is the one to look at.
-        inside = site_of(exc)
+        raw = getattr(exc, "raw", None)  # of a write that was made, and read after all
+        inside = resolve(raw) if isinstance(raw, tuple) else site_of(exc)
         where = Site((*inside.frames, *at.frames)) if inside.users else at
     told = sparse.tell(exc, where, sure=True)
     if told is not None or not isinstance(exc, RuntimeError):
@@ -44,7 +47,9 @@ def diagnose(
     if second_backward.PATTERN.search(text):
         if not roots and not history and not _in_backward(where):
             return _freed_access(where)
-        return second_backward.diagnose(where, roots=roots, history=history, creation_site=creation_site)
+        return second_backward.diagnose(
+            where, roots=roots, history=history, creation_site=creation_site, healing=healing
+        )
     return from_message(text, where, exc) or sparse.tell(exc, where, sure=False)
 
 

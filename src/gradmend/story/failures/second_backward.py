@@ -8,6 +8,8 @@ from typing import Any
 
 from gradmend.capture.graph.calls import BackwardCall
 from gradmend.model import Conflict, Culprit, Frame, Site
+from gradmend.story.failures import carried_words, carrier
+from gradmend.story.failures.carrier import Found
 from gradmend.story.failures.used_up import (
     CreationSite,
     First,
@@ -30,27 +32,59 @@ def diagnose(
     history: Sequence[BackwardCall] = (),
     creation_site: CreationSite | None = None,
     kept: BackwardCall | None = None,
+    healing: bool = False,
 ) -> Conflict:
     """`at` is where the failing backward was called; the last call in the history that failed is that one. Where graphs
-    are kept none fails, and `kept` is the call that went through one again."""
+    are kept none fails, and `kept` is the call that went through one again. `healing`: heal() stops here, for want of
+    `retain`."""
     failing = kept or next((c for c in reversed(history) if c.outcome != "done"), None)
     earlier = [c for c in history if c is not failing and c.outcome == "done" and not c.retain]
+    if at.user is None and failing is not None:
+        at = failing.site
+    found = carrier.find(roots, earlier, failing, at)
     if kept is None:
         shared, numbers = find_shared(roots, earlier, failing, creation_site)
     else:
         shared, numbers = find_kept(roots, earlier)
+    if found is not None:
+        inside = bool(numbers.intersection(found.first.roots)) and found.carrier.how != "root"
+        return _carried(at, found, inside, healing)
     first = find_first(earlier, failing, shared, numbers)
-    if at.user is None and failing is not None:
-        at = failing.site
-    return _tell(at, shared, first)
+    return _tell(at, shared, first, healing)
 
 
-def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
+_RETAIN = (
+    "to run it as it is, keep every graph: `gradmend run --heal --retain`, or `gradmend.heal(retain=True)`; "
+    "each backward then goes through all of it"
+)
+
+
+def _carried(at: Site, found: Found, inside: bool, healing: bool) -> Conflict:
+    """The story where the place that held the old graph is known."""
+    held, now, before = found.carrier, at.user, found.first.frame
+    message, helps = carried_words.words(held, now, before, inside)
+    notes = ["backward frees what the graph kept, unless it is called with `retain_graph=True`"]
+    made = found.made.user
+    if made is not None and held.stored is not None and not _same_place(made, held.stored):
+        notes.insert(0, f"the tensor that it holds was made {_at(made, now)}")
+    culprits = [(held.stored, held.in_place or "store"), (now, "backward"), (before, "backward")]
+    return Conflict(
+        rule=RULE,
+        kind="error",
+        message=message,
+        culprits=tuple(dict.fromkeys(Culprit(f.file, f.line, op) for f, op in culprits if f is not None)),
+        backward=now,
+        notes=tuple(notes),
+        help=(*helps, _RETAIN) if healing else helps,
+        carrier=held,
+    )
+
+
+def _tell(at: Site, shared: Shared | None, first: First, healing: bool) -> Conflict:
     now, made = at.user, shared.frame if shared else None
     before = first.frames[0] if first.sure and first.frames else None
-    culprits = [(f, "backward") for f in (now, *first.frames)]
-    if shared is not None and made is not None:
-        culprits.append((made, op_name(made) or shared.op))
+    culprits = [(made, (op_name(made) if made else "") or (shared.op if shared else ""))]
+    culprits += [(f, "backward") for f in (now, *first.frames)]
     notes = ["backward frees what the graph kept, unless it is called with `retain_graph=True`"]
     if first.sure and before is not None and not _same_place(before, now):
         notes.insert(0, f"the first backward through it was {_at(before, now)}")
@@ -85,7 +119,7 @@ def _tell(at: Site, shared: Shared | None, first: First) -> Conflict:
         culprits=tuple(dict.fromkeys(Culprit(f.file, f.line, op) for f, op in culprits if f is not None)),
         backward=now,
         notes=tuple(notes),
-        help=helps,
+        help=(*helps, _RETAIN) if healing else helps,
     )
 
 
@@ -157,7 +191,7 @@ def _again(at: Site, shared: Shared | None) -> Words:
             (f"cut it off where it is carried over: {detach}",),
         )
     return (
-        f"{part} is older than the loop: the first iteration's backward used up its graph, "
+        f"{part} was made before the loop on line {loop}: the first iteration's backward used up its graph, "
         "and the next one needs it again",
         (
             f"if it should not be trained through, cut it off where it is made: {detach}",

@@ -26,10 +26,13 @@ def _leaf(match: re.Match[str], scene: Scene) -> Told:
             ),
         )
     message = f"{what} is {'a view of ' if view else ''}a leaf that requires grad, and this line writes to it in grad mode"
-    notes = (
+    notes: tuple[str, ...] = (
         "a leaf is where backward puts a gradient: written in grad mode it would be the result of an op, "
         "and no leaf any more",
     )
+    meaning = getattr(scene.error, "meaning", "")
+    if meaning:
+        notes = (*notes, meaning)
     update = "if this is an update of a parameter, put it under `with torch.no_grad():`"
     if scene.mentions("grad"):
         return Told(message, notes, ("put the update under `with torch.no_grad():`",))
