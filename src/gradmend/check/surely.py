@@ -13,7 +13,7 @@ from gradmend.check import table
 
 ANY = frozenset({"locals", "vars", "globals", "eval", "exec"})  # whoever calls these may reach any name
 # Those that may hand on what they were given.
-_SAME = table.CONVERSIONS | table.MANY | {"dropout", "alpha_dropout", "feature_dropout"}
+_SAME = table.CONVERSIONS | table.MANY | table.SLICES | {"dropout", "alpha_dropout", "feature_dropout"}
 _PLACES = ("torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft")
 _NAMED = (
     ast.FunctionDef,

@@ -84,8 +84,9 @@ def op(name: str) -> Op | None:
 
 
 NOTHING = Op("", ("self",), {})
-# Calls that give several views at once.
-MANY = frozenset("chunk split unbind tensor_split hsplit vsplit dsplit split_with_sizes".split())
+# Calls that give several views at once. PyTorch refuses a write to one of these ...
+MANY = frozenset("chunk split unbind split_with_sizes".split())
+SLICES = frozenset("tensor_split hsplit vsplit dsplit".split())  # ... and makes these one by one, as slices
 UNSAFE = frozenset(
     {"unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"}
 )  # several copies: nobody's views

@@ -24,6 +24,7 @@ from gradmend.capture.hooks import gradients
 from gradmend.capture.hooks.custom_forwards import Inside
 from gradmend.capture.ledger import scopes
 from gradmend.capture.ledger.entries import Counter, next_number
+from gradmend.capture.ledger.escapes import FREED
 from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.scopes import Scope
 from gradmend.capture.ledger.unguarded import Kept
@@ -226,6 +227,8 @@ def _guarded(call: Any, ctx: Any, args: tuple[Any, ...]) -> Any:
     # Where a value was put, the value and its version, and what was there.
     healed: list[tuple[Path, Kept, torch.Tensor, int, Any]] = []
     for path, entry in kept:
+        if entry.print == FREED:
+            continue  # forward kept no value of it: what lies there is the program's own doing
         value = hub.LEDGER.ask(entry)
         if entry.scope.plain or (value is entry.handle and not entry.swaps):
             continue

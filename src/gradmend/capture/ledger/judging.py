@@ -66,7 +66,7 @@ def counted(tallies: Tallies | None, save: Save, write: Write | None) -> bool:
 def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
     """The value that backward shall have, or the exception that the policy raises."""
     scope = save.scope
-    if scope.plain:
+    if scope.plain or save.print == escapes.FREED:  # when it was saved, there was no value to compare with
         return _as_pytorch(save)
     timeline = save.timeline
     known = bool(scope.healed) and save.print is None and not save.uncredited()
@@ -82,22 +82,19 @@ def judge(ledger: Ledger, save: Save, packed: object = None) -> torch.Tensor:
 
 def _judged(ledger: Ledger, save: Save, packed: object, known: bool) -> torch.Tensor:
     handle, scope = save.handle, save.scope
-    freed = save.print == escapes.FREED  # when it was saved: there is no value to compare with
-    value = None if freed else ledger.value(save)
+    value = ledger.value(save)
     if value is not None and known:
         finding = Finding(ledger, save, None, changed=True, read=True, moved=True, cause="write")
         if counted(scope.healed, save, finding.first):
             return value
-    gone = not freed and shrunk(save)
+    gone = shrunk(save)
     changed = gone or (value is not None and not same_bytes(physical(value), physical(handle)))
     moved = (save.moved() or (isinstance(packed, Pieces) and packed.stepped)) and not save.unchecked
     moved = moved or save.detached
     cause: Cause = "write"
     if save.uncredited() or (gone and value is None):
         cause, changed = "left" if _since_left(save) else "unknown", True
-    elif not (
-        freed or save.print is None or save.print == escapes.fingerprint(handle if value is None else value)
-    ):
+    elif save.print is not None and save.print != escapes.fingerprint(handle if value is None else value):
         cause, changed = "left" if _since_left(save) and save.escape is None else "foreign", True
     if not (changed or moved or save.swaps):
         return handle

@@ -36,8 +36,9 @@ class Ops:
         if name == "where" and len(args) == 1:
             return Seq([self.walk.tensors.fresh(node), self.walk.tensors.fresh(node)], "tuple")
         info = table.op(name)
-        if name in table.MANY:
-            return self.walk.tensors.view(args[0], "many", node, name) if args else unknown()
+        if name in table.MANY or name in table.SLICES:
+            kind = "many" if name in table.MANY else "slices"
+            return self.walk.tensors.view(args[0], kind, node, name) if args else unknown()
         if name in table.UNSAFE and args:
             return Seq([], "tuple", self.walk.tensors.apply("clone", node, {"self": args[0]}, shown=name))
         if name == "linalg_matrix_norm" and (len(args) > 1 or "ord" in keywords):

@@ -252,7 +252,11 @@ class TensorMethods:
                 return self.walk.expressions.arithmetic(plain[1:], args[0], tensor, node)
         if name in ("retain_grad", "share_memory_", "rename_", "__enter__", "__exit__"):
             return tensor
-        if tensor.quiet and name not in table.MANY and not (table.op(name) or table.NOTHING).view:
+        if (
+            tensor.quiet
+            and name not in table.MANY | table.SLICES
+            and not (table.op(name) or table.NOTHING).view
+        ):
             return self.walk.tensors.fresh(node)
         return self.walk.ops.op(name, [tensor, *args], keywords, node, method=True)
 

@@ -255,8 +255,8 @@ class Tensors:
             tensor = v.as_tensor() if isinstance(v, Opaque) else v
             if not isinstance(tensor, Tensor):
                 return unknown()
-            if kind == "many":
-                return Seq([], "tuple", rest=self.look(tensor, site, name, many=True))
+            if kind in ("many", "slices"):
+                return Seq([], "tuple", rest=self.look(tensor, site, name, many=kind == "many"))
             return self.look(tensor, site, name)
 
         return self.walk.over(value, one)

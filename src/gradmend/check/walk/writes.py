@@ -104,8 +104,8 @@ class Writes:
             self.advance(tensor, node, grad)
             if info is not None and info.keeps_result and self.walk.tensors.strongest([((), tensor)]):
                 self.walk.tensors.holds(node)
-                # By a number, pow_ keeps a copy of what was there, and not its result.
-                if info.name not in ("pow", "pow_") or not all(t.guessed for _, t in others):
+                # By a number, a power keeps a copy of what was there, and not its result.
+                if info.name not in table.KEEPS_RESULT_WITH or not all(t.guessed for _, t in others):
                     self.walk.tensors.save((), tensor, node, site, shown, "result", grad == YES)
 
     def advance(self, tensor: Tensor, node: Node, grad: int) -> None:
