@@ -28,14 +28,13 @@ MEASURABLE = 0.05
 SUITES = {
     "pytorch_geometric": "test/nn/models/test_rev_gnn.py test/nn/models/test_basic_gnn.py test/nn/conv/test_gat_conv.py "
     "test/nn/conv/test_gcn_conv.py test/nn/conv/test_hetero_conv.py test/nn/dense/test_linear.py test/nn/aggr test/nn/norm",
-    "tensordict": "test/test_nn.py test/test_memmap.py",
+    "tensordict": "test/nn",
     "kornia": "tests/losses tests/morphology tests/geometry/transform/test_affwarp.py",
     "opacus": "opacus/tests/dp_layers opacus/tests/grad_samples/linear_test.py opacus/tests/grad_samples/conv2d_test.py "
     "opacus/tests/grad_samples/embedding_test.py",
     "curvlinops": "test/test_hessian.py test/test_ggn.py test/test_gradient_moments.py",
     "gpytorch": "test/kernels test/likelihoods test/mlls test/optim",
     "pyro": "tests/infer/test_gradient.py tests/infer/test_svi.py tests/optim tests/nn tests/distributions/test_transforms.py",
-    "torchdiffeq": "tests/gradient_tests.py tests/odeint_tests.py tests/norm_tests.py",
     "e3nn": "tests/nn tests/o3/tensor_product_test.py tests/o3/norm_test.py tests/math",
     "botorch": "test/optim test/acquisition/test_analytic.py",
     "accelerate": "tests/test_optimizer.py tests/test_scheduler.py tests/test_grad_sync.py tests/test_hooks.py tests/test_modeling_utils.py",

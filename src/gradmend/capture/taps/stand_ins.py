@@ -76,6 +76,7 @@ def method(original: Func, slow: Func, heard: Func | None, op: str, how: str, aw
         return _Method.of(original, slow)
     tap: Func = _Tap(original, slow, heard, op, how, awake, torch._C._has_torch_function_unary)
     tap.__gradmend_original__ = original  # type: ignore[attr-defined]
+    tap.__doc__ = original.__doc__
     tap.__module__, tap.__qualname__ = "torch._tensor", f"Tensor.{op}"  # how a graph writes it down
     caches.opaque.append(tap)
     return tap
