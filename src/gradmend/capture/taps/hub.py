@@ -138,7 +138,7 @@ def _before(
 ) -> Pending | None:
     token: Token | None = None
     saves = "saves" in _awake
-    if "views" in _awake:
+    if "views" in _awake and how == "data":
         refused.written(targets)
     if not saves and not _edits.on:  # nobody but the recorder
         return _pending(op, targets, None, how) if "listeners" in _awake else None
