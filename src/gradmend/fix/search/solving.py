@@ -165,6 +165,8 @@ class Solver:
         if kind == "clone_parameters":
             # There it is right, and nothing that a reviewer would take.
             return facts.rule not in UPDATES
+        if kind == "recompute" and judge.several and not facts.second:
+            return False  # a later agent's loss would be another one: for the author to choose
         if kind == "recompute":
             once = facts.carrier is None or facts.carrier.how in ("once", "shared")
             fits = judge.stale and once if facts.second else facts.rule in UPDATES or bool(judge.again)

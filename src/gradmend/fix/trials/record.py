@@ -38,6 +38,7 @@ class Recorder:
         self.modules: list[torch.nn.Module] = []
         self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self.twice = 0  # steps of an optimizer after one with no backward between
+        self.steppers: dict[tuple[str, int], set[int]] = {}  # lines that step: the optimizers
         self._stepped: dict[int, int] = {}  # an optimizer -> the backward calls before its last step
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
@@ -65,6 +66,9 @@ class Recorder:
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         done = len(self.calls)
+        at = next(self.user_frames(), None)
+        if at is not None:
+            self.steppers.setdefault((at["file"], at["line"]), set()).add(id(optimizer))
         self.twice += self._stepped.get(id(optimizer)) == done
         self._stepped[id(optimizer)] = done
 
