@@ -89,6 +89,7 @@ class Planner:
         if plain.ran and judge.final(plain, {}).same:
             return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
         solver = Solver(self.attempts, [])
+        solver.scripted = blind.scripted(project, known)
         found = self._search(solver, judge, project, plain, healed)
         found.seeded, found.seconds = bool(plain.extra.get("seeded")), plain.seconds
         found.conflicts, found.facts = conflicts, known[0]

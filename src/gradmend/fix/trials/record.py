@@ -98,7 +98,9 @@ class Recorder:
     def _backward(self, engine: Any, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (
             self._depth or detect_fake_mode(list(outputs)) is not None
-        ):  # a compiler traces: no call of the program's
+        ):  # a compiler traces, or a backward of the program's takes a gradient itself
+            if self._depth and self.retain and len(args) > 1:
+                args = (args[0], True, *args[2:])
             return engine(outputs, *args, **kwargs)
         frees = len(args) > 1 and not args[1]
         if self.retain and len(args) > 1:

@@ -264,6 +264,7 @@ def _carrier(
         file=first.file,
         home=first.home,
         stored=store.frame if store is not None else made.user,
+        used_by=call.frame,
         in_place=kept.in_place if kept is not None else "",
         cached=_cached(store),
     )
