@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from gradmend.fix.rewrites import syntax
 from gradmend.fix.rewrites.clone_write import written
 from gradmend.fix.rewrites.functions import customs
 from gradmend.fix.rewrites.rebind import inplace_call
@@ -70,8 +71,10 @@ def _is_scripted(tree: Tree, place: Place) -> bool:
         return False
     if any("script" in tree.code(d) for d in home.decorators):
         return True
-    calls = (n for n in tree.nodes if isinstance(n, cst.Call) and "script" in tree.code(n.func))
-    return any(home.name.value in tree.code(a.value) for call in calls for a in call.args)
+    classes = {n.name.value for n in tree.up(home) if isinstance(n, cst.ClassDef)}
+    calls = [n for n in tree.nodes if isinstance(n, cst.Call) and "script" in tree.code(n.func)]
+    given = {n.value for call in calls for a in call.args for n in syntax.walk(a) if isinstance(n, cst.Name)}
+    return bool(given & {home.name.value, *classes})
 
 
 def _facts(places: list[Place], message: str) -> list[Facts]:

@@ -52,12 +52,12 @@ def find(
     numbers = {nodes.sequence(node) for node in reached}
     alive = {nodes.sequence(node): (node, slot) for node, slot in _alive_now()}
     for call in reversed(earlier):
-        held = carriers.of(call)
+        held, end = carriers.of(call)
         if not call.roots or numbers.isdisjoint(held):
             continue
         ranked = [
             ((_is_made_again(slot, at), tier, order), edge, slot)
-            for tier, spent in enumerate(_spent(reached, numbers, call, failing, held, alive))
+            for tier, spent in enumerate(_spent(reached, numbers, call, failing, held, end, alive))
             for edge in _crossed(reached, spent, call, failing, held)
             for order, slot in enumerate(held[nodes.sequence(edge.below)])
         ]
@@ -108,23 +108,26 @@ def _spent(
     call: BackwardCall,
     failing: BackwardCall | None,
     held: carriers.Held,
+    end: int,
     alive: dict[int, tuple[Any, Slot]],
 ) -> list[set[int]]:
     """The numbers of the nodes that `call` ran. Exactly, where its roots still live; else those that it is known to
-    have asked with what lies below them, and then the same with what was held above them: nodes that keep no tensor
-    leave no trace."""
-    if all(number in alive for number in call.roots):
-        ran = {nodes.sequence(n) for n in nodes.walk([_Root(alive[number][0]) for number in call.roots])}
-        return [ran & numbers]
+    have asked with what lies below them. Then the same with what was held above them when it ended: nodes that keep no
+    tensor leave no trace, and a write after the loss is none of the nodes that it ran."""
     newest = max(call.roots)
-    used = [n for n in reached if nodes.sequence(n) <= newest and _was_used(n, call, failing, numbers)]
-    sure = {nodes.sequence(n) for n in nodes.walk([_Root(n) for n in used])}
+    if all(number in alive for number in call.roots):
+        roots = [_Root(alive[number][0]) for number in call.roots]
+    else:
+        roots = [
+            _Root(n) for n in reached if nodes.sequence(n) <= newest and _was_used(n, call, failing, numbers)
+        ]
+    sure = {nodes.sequence(n) for n in nodes.walk(roots)} & numbers
     starts = failing.roots if failing is not None else ()
     leading = set(sure)
     above: set[int] = set()
     for node in sorted(reached, key=nodes.sequence):
         number = nodes.sequence(node)
-        if number > newest:
+        if number >= end:
             break
         if number not in leading and any(
             b is not None and nodes.sequence(b) in leading for b, _ in edges(node)
@@ -166,6 +169,12 @@ def _is_made_again(slot: Slot, at: Site) -> bool:
         if loop is not None:
             return _binds_first(loop, first.key)
     return False
+
+
+def is_made_again(name: str, at: Site) -> bool:
+    """The same of a name in any of the failing functions."""
+    loops = [loop for frame in at.users if (loop := _loop_around(frame)) is not None]
+    return name.isidentifier() and any(_binds_first(loop, name) for loop in loops)
 
 
 def _loop_around(frame: Frame) -> ast.For | ast.AsyncFor | ast.While | None:
