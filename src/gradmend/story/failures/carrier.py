@@ -64,7 +64,9 @@ def find(
         # The place that outlives an iteration first; then the surest, by the innermost frame and the shortest path.
         ranked.sort(key=lambda r: r[0])
         if ranked:
-            _, edge, slot = ranked[0]
+            (made_again, *_), edge, slot = ranked[0]
+            if made_again and nodes.sequence(edge.below) not in alive and edge.above is not None:
+                return None  # it was held by something that no variable leads to: a generator, an iterator
             made = _made(edge.below, call, numbers)
             best = {nodes.sequence(e.below): (rank, s) for rank, e, s in reversed(ranked)}
             others = [s for rank, s in best.values() if rank[0] == ranked[0][0][0]]
@@ -193,7 +195,10 @@ def _loop_around(frame: Frame) -> ast.For | ast.AsyncFor | ast.While | None:
 
 
 def _binds_first(loop: ast.For | ast.AsyncFor | ast.While, name: str) -> bool:
-    """Whether the body binds the name, and reads it in no statement up to there."""
+    """Whether the loop binds the name for each iteration, or its body does and reads it in no statement up to there."""
+    targets = ast.walk(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else ()
+    if any(isinstance(n, ast.Name) and n.id == name for n in targets):
+        return True
     for statement in (s for part in loop.body for s in _in_order(part)):
         own = list(_own(statement))
         reads = any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in own)

@@ -184,7 +184,7 @@ def _again(at: Site, shared: Shared | None) -> Words:
                 "the last `retain_graph=True`",
             ),
         )
-    if enclosing_loop(pair[0]) == loop:
+    if enclosing_loop(pair[0]) == loop or pair[0].line >= loop:  # in its body, or called by its header
         return (
             f"this backward goes into the iteration before: {part} was carried over, "
             "and the backward of its own iteration has used up its graph",
