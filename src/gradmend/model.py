@@ -203,6 +203,7 @@ class Carrier:
     file: str = ""
     home: str = ""
     stored: Frame | None = None
+    used_by: Frame | None = None  # the backward call that used the graph up
     in_place: str = ""  # the method that writes to it and keeps the old graph: "zero_"
     cached: str = ""  # the decorator that keeps a function's result: "cached_property"
 

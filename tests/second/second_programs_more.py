@@ -615,3 +615,246 @@ for i in range(4):
 """,
     (("smooth.backward()", "(loss / len(losses[-2:])).backward()"),),
 )
+
+program(
+    "ring_of_rows_written_after_the_loss",
+    "self.mem[self.ptr]",
+    """
+class Ring(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        self.register_buffer("mem", torch.zeros(4, 3))
+        self.ptr = 0
+
+    def forward(self, x):
+        z = self.lin(x).mean(0)
+        out = (z - self.mem).pow(2).mean()
+        self.mem[self.ptr] = z  # carrier
+        self.ptr = (self.ptr + 1) % 4
+        return out
+
+
+net = Ring()
+opt = torch.optim.SGD(net.parameters(), 0.1)
+log = []
+for i in range(3):
+    loss = net(torch.randn(5, 3))
+    opt.zero_grad(); loss.backward(); opt.step()
+    log.append(loss.item())
+""",
+    (("self.mem[self.ptr] = z", "self.mem[self.ptr] = z.detach()"),),
+)
+
+program(
+    "attr_set_in_train_fn",
+    "h",
+    """
+def train(model, opt, chunks):
+    h, log = None, []
+    for x in chunks:
+        if h is None:
+            h = torch.zeros(1, 2, 4)
+        y, h = model(x, h)  # carrier
+        loss = y.pow(2).mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        log.append(loss.item())
+    return log
+
+model = nn.GRU(3, 4)
+log = train(model, torch.optim.SGD(model.parameters(), 0.1), torch.randn(3, 5, 2, 3))
+""",
+    (("        opt.zero_grad()\n", "        opt.zero_grad()\n        h = h.detach()\n"),),
+)
+program(
+    "nested_dict_of_states",
+    "self.state[name]",
+    """
+class Multi(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.ModuleDict({n: nn.GRUCell(3, 3) for n in ("a", "b")})
+        self.state = {}
+
+    def forward(self, x):
+        for name, cell in self.cells.items():
+            self.state[name] = cell(x, self.state.get(name))  # carrier
+            x = self.state[name]
+        return x
+
+net = Multi()
+opt = torch.optim.SGD(net.parameters(), 0.1)
+log = []
+for i in range(3):
+    loss = net(torch.randn(2, 3)).pow(2).mean() + net(torch.randn(2, 3)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    log.append(loss.item())
+""",
+    (
+        (
+            "    opt.step()\n",
+            "    opt.step()\n    net.state = {k: v.detach() for k, v in net.state.items()}\n",
+        ),
+    ),
+)
+program(
+    "wgan_gp_reuse",
+    "fake",
+    """
+g, d = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1))
+og, od = torch.optim.SGD(g.parameters(), 0.05), torch.optim.SGD(d.parameters(), 0.05)
+log = []
+for it in range(2):
+    z = torch.randn(8, 2)
+    fake = g(z)  # carrier
+    for k in range(2):
+        od.zero_grad()
+        d_loss = d(fake).mean() - d(torch.randn(8, 2) + 1).mean()
+        d_loss.backward()
+        od.step()
+        log.append(d_loss.item())
+    og.zero_grad()
+    g_loss = -d(g(z)).mean()
+    g_loss.backward()
+    og.step()
+    log.append(g_loss.item())
+""",
+    (("d_loss = d(fake)", "d_loss = d(fake.detach())"),),
+    (("d_loss.backward()", "d_loss.backward(retain_graph=True)"),),
+)
+program(
+    "meta_features",
+    "self.feats",
+    """
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 1), nn.Linear(4, 1)
+    def encode(self, x):
+        self.feats = self.body(x).tanh()  # carrier
+    def loss_a(self):
+        return self.a(self.feats).pow(2).mean()
+    def loss_b(self):
+        return (self.b(self.feats) - 1).pow(2).mean()
+
+net = Two()
+opt = torch.optim.SGD(net.parameters(), 0.1)
+log = []
+for i in range(3):
+    opt.zero_grad()
+    net.encode(torch.randn(5, 3))
+    la = net.loss_a()
+    la.backward()
+    lb = net.loss_b()
+    lb.backward()
+    opt.step()
+    log += [la.item(), lb.item()]
+""",
+    (("la.backward()", "la.backward(retain_graph=True)"),),
+)
+program(
+    "ema_loss",
+    "self.avg",
+    """
+class Tracker:
+    def __init__(self):
+        self.avg = 0.0
+    def update(self, loss):
+        self.avg = 0.9 * self.avg + 0.1 * loss  # carrier
+        return loss / (self.avg + 1)
+
+net, tracker = nn.Linear(3, 1), Tracker()
+opt = torch.optim.SGD(net.parameters(), 0.1)
+log = []
+for i in range(3):
+    raw = net(torch.randn(5, 3)).pow(2).mean()
+    loss = tracker.update(raw)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    log.append(loss.item())
+""",
+    (("    opt.step()\n", "    opt.step()\n    tracker.avg = tracker.avg.detach()\n"),),
+)
+program(
+    "generator_state",
+    "h",
+    """
+cell = nn.RNNCell(3, 4)
+opt = torch.optim.SGD(cell.parameters(), 0.1)
+
+def stream(xs):
+    h = torch.zeros(2, 4)
+    for x in xs:
+        h = cell(x, h)  # carrier
+        yield h
+
+log = []
+for h_out in stream(torch.randn(3, 2, 3)):
+    loss = h_out.pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    log.append(loss.item())
+""",
+    (("        yield h\n", "        yield h\n        h = h.detach()\n"),),
+)
+program(
+    "adj_made_once",
+    "self.adj",
+    """
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Parameter(torch.randn(4, 3))
+        self.lin = nn.Linear(3, 2)
+        self.adj = torch.softmax(self.emb @ self.emb.T, 1)  # carrier
+    def forward(self, x):
+        return self.lin(self.adj @ x)
+
+net = Graph()
+opt = torch.optim.SGD(net.parameters(), 0.1)
+log = []
+for i in range(3):
+    loss = net(torch.randn(4, 3)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    log.append(loss.item())
+""",
+    (
+        ("        self.adj = torch.softmax(self.emb @ self.emb.T, 1)  # carrier\n", ""),
+        ("self.lin(self.adj @ x)", "self.lin(torch.softmax(self.emb @ self.emb.T, 1) @ x)"),
+    ),
+)
+program(
+    "two_functions_train",
+    "state",
+    """
+def init(n):
+    return torch.zeros(n, 4), torch.zeros(n, 4)
+
+def step(cell, x, state):
+    h, c = cell(x, state)
+    return h, (h, c)
+
+cell, head = nn.LSTMCell(3, 4), nn.Linear(4, 1)
+opt = torch.optim.Adam([*cell.parameters(), *head.parameters()], 0.05)
+state = init(2)
+log = []
+for i in range(3):
+    total = 0.0
+    for t in range(3):
+        out, state = step(cell, torch.randn(2, 3), state)  # carrier
+        total = total + head(out).pow(2).mean()
+    opt.zero_grad()
+    total.backward()
+    opt.step()
+    log.append(total.item())
+""",
+    (("    opt.step()\n", "    opt.step()\n    state = tuple(s.detach() for s in state)\n"),),
+)

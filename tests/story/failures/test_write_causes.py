@@ -50,7 +50,30 @@ class TwoOut(torch.autograd.Function):
 """
 
 # (program, rule, op, words of the message, words of the help)
+FUNC = "from torch.func import grad, vmap\n"
 ROWS = [
+    (
+        FUNC + "held = torch.zeros(3)\ndef f(t):\n    held.add_(t)  # <- here\n    return held.sum()\ngrad(f)(torch.ones(3))",
+        "GM136",
+        "add_",
+        "`held` comes from outside the function",
+        "`held = held.add(t)`",
+    ),
+    (
+        FUNC
+        + "def f(t):\n    made = torch.zeros(3)\n    made[0] = t  # <- here\n    return made\nvmap(f)(torch.ones(4))",
+        "GM136",
+        "__setitem__",
+        "`made` has no batch",
+        "from a batched input",
+    ),
+    (
+        FUNC + "norm = nn.BatchNorm1d(3)\nvmap(lambda t: norm(t))(torch.randn(4, 5, 3))  # <- here",
+        "GM136",
+        "norm",
+        "BatchNorm updates its running statistics",
+        "replace_all_batch_norm_modules_",
+    ),
     ("w += 1  # <- here", "GM121", "add_", "`w` is a leaf", "`w = w + 1`"),
     ("w.grad = w.detach()\nw -= 0.1 * w.grad  # <- here", "GM121", "sub_", "`w` is a leaf", "put the update under"),
     ("w[0] = 5.0  # <- here", "GM121", "__setitem__", "`w[0]` is a view of a leaf", "`.clone()` of the leaf"),

@@ -82,7 +82,9 @@ class Slot:
 
 Held = dict[int, list[Slot]]  # by the number of the node that made the tensor
 
-_records: deque[tuple[int, Held]] = deque(maxlen=_KEPT)  # with the tick of the call
+# The tick of the call, what was held as it ended, and the number of the next node then.
+_records: deque[tuple[int, Held, int]] = deque(maxlen=_KEPT)
+_next_number = torch._C._autograd._get_sequence_nr
 
 
 def watch(call: BackwardCall, roots: Roots, grads: Any) -> Any:
@@ -96,16 +98,16 @@ def _ended(call: BackwardCall, roots: Roots) -> None:
         return
     _calls += 1
     if _calls <= _EVERY or _size <= _SHORT + _A_NODE * len(call.visited) or _calls % _SELDOM == 0:
-        _records.append((call.tick, held(sys._getframe(1))))
+        _records.append((call.tick, held(sys._getframe(1)), _next_number()))
 
 
 _calls = 0
 _size = 0  # objects that the last walk met
 
 
-def of(call: BackwardCall) -> Held:
-    """What was held when this call ended."""
-    return next((found for tick, found in _records if tick == call.tick), {})
+def of(call: BackwardCall) -> tuple[Held, int]:
+    """What was held when this call ended, and the number of the first node made after it."""
+    return next(((found, end) for tick, found, end in _records if tick == call.tick), ({}, 0))
 
 
 def forget() -> None:

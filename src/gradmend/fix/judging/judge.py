@@ -111,6 +111,11 @@ class Judge:
         return self.apart is not None and any(c.get("stale") for c in self.apart.calls)
 
     @property
+    def several(self) -> bool:
+        """Whether one line steps several optimizers in turn, as in a loop over agents."""
+        return self.apart is not None and bool(self.apart.extra.get("several"))
+
+    @property
     def again(self) -> str:
         """Does an iteration of the original go back into a graph of an earlier one, through parameters updated since?
         "once": into one made before all iterations; "carried": through state that goes from one to the next."""

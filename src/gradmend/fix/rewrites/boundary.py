@@ -60,7 +60,8 @@ def boundaries(project: Project, facts: Facts, held: Carrier) -> Iterator[tuple[
         for statement in tree.statements(place.line, place) if tree is not None else ():
             assert tree is not None
             last = _last_update(tree, statement)
-            if tree.own_line(last):
+            line = tree.parent(last)
+            if isinstance(line, cst.SimpleStatementLine) and tree.own_line(line.body[0]):
                 yield tree, last, place.file
 
 
@@ -130,6 +131,10 @@ def _each_call(tree: Tree, statement: cst.CSTNode, frame: Frame, name: str) -> I
     home = tree.function(statement)
     if home is None or not isinstance(home.body, cst.IndentedBlock):
         return
+    for stop in _yields(tree, home):
+        title = f"detach `{name}` after line {tree.lines(stop)[1]}, where `{home.name.value}` goes on"
+        new = tree.replace(below(tree, stop, f"{name} = {name}.detach()"))
+        yield Candidate(title, "boundary", RANK + 3, {frame.file: new}, NOTE)
     first = _below_declarations(home.body)
     if first is None or (name.startswith("self.") is False and not name.isidentifier()):
         return
@@ -140,6 +145,14 @@ def _each_call(tree: Tree, statement: cst.CSTNode, frame: Frame, name: str) -> I
         title = f"detach `{name}` where `{home.name.value}` begins"
         new = tree.replace((at, at, f"{text}{joint}"))
         yield Candidate(title, "boundary", RANK + 4 + order, {frame.file: new}, NOTE)
+
+
+def _yields(tree: Tree, home: cst.FunctionDef) -> Iterator[cst.CSTNode]:
+    """The statements at which a generator waits."""
+    for node in tree.inside(home.body):
+        small = isinstance(node, (cst.Expr, cst.Assign)) and isinstance(node.value, cst.Yield)
+        if small and tree.own_line(node):
+            yield node
 
 
 def _below_declarations(block: cst.IndentedBlock) -> cst.CSTNode | None:
@@ -204,6 +217,8 @@ def _name(held: Carrier) -> str:
     """`states[i]` of `states[i]`, `self.memory` of `self.memory.append`."""
     if held.how == "collected":
         return held.name.rpartition(".")[0]
+    if held.in_place:
+        return held.name.partition("[")[0]  # rows of a tensor
     return ast.unparse(ast.parse(held.name, mode="eval")) if '"' not in held.name else held.name
 
 

@@ -31,6 +31,8 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
         home = tree.function(statement)
         if held.cached and home is not None:
             yield from _uncached(tree, home, frame)
+        if home is not None and home.name.value == "__init__":
+            yield from _constructed(tree, statement, home, held, frame)
         test = _kept_by(tree, statement, held)
         if test is not None:
             yield from _emptied(project, facts, held, tree, test)
@@ -50,6 +52,30 @@ def _uncached(tree: Tree, home: cst.FunctionDef, frame: Frame) -> Iterator[Candi
             continue
         title = f"compute `{home.name.value}` each time, without `@{last}`"
         yield Candidate(title, "recompute", RANK, {frame.file: tree.replace(cut)}, NOTE)
+
+
+def _constructed(
+    tree: Tree, statement: cst.CSTNode, home: cst.FunctionDef, held: Carrier, frame: Frame
+) -> Iterator[Candidate]:
+    """`self.adj = softmax(self.emb)` in a constructor -> a property that computes it from what it reads of the object."""
+    name = held.name.removeprefix("self.")
+    if not isinstance(statement, cst.Assign) or not name.isidentifier() or not tree.own_line(statement):
+        return
+    params = {p.name.value for p in syntax.walk(home.params) if isinstance(p, cst.Param)}
+    made = {
+        n.value for n in syntax.walk(home.body) if isinstance(n, cst.Name) and not syntax.is_read(tree, n)
+    }
+    read = {n.value for n in syntax.walk(statement.value) if isinstance(n, cst.Name)}
+    attributes = {n.attr.value for n in syntax.walk(statement.value) if isinstance(n, cst.Attribute)}
+    if (read - attributes) & ((params | made) - {"self"}):
+        return  # it needs what only the constructor has
+    outer, inner = tree.indent(home), tree.indent(statement)
+    lines = [f"{outer}@property", f"{outer}def {name}(self):", f"{inner}return {tree.code(statement.value)}"]
+    end = tree.offset(tree.lines(home)[1] + 1, 0)
+    text = tree.newline + tree.newline.join(lines) + tree.newline
+    title = f"compute `self.{name}` each time it is read, by a property"
+    sources = {frame.file: tree.replace(tree.without(statement), (end, end, text))}
+    yield Candidate(title, "recompute", RANK + 2, sources, NOTE)
 
 
 def _kept_by(tree: Tree, statement: cst.CSTNode, held: Carrier) -> cst.If | None:

@@ -49,6 +49,7 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
                     rank = RANK + nth + 2 * depth + order
                     yield Candidate(title, "move", rank, {place.file: new}, note)
     yield from _out_of_loops(project, facts, note)
+    yield from _after_the_loop(project, facts, note)
     yield from _above(project, facts)
 
 
@@ -107,6 +108,39 @@ def _out_of_loops(project: Project, facts: Facts, note: str) -> Iterator[Candida
                     below = f"below the backward() {_where(tree, after[goal])}"
                     title = f"move {syntax.spoken(tree, [line])} into a loop of its own {below}"
                     yield Candidate(title, "move", RANK + 1 + nth + 2 * depth, {place.file: new}, note)
+
+
+def _after_the_loop(project: Project, facts: Facts, note: str) -> Iterator[Candidate]:
+    """`for loss, opt in zip(losses, opts): loss.backward(); opt.step()`: the losses were made before the loop, and each
+    needs what the steps of the others change. All backward calls first, then the steps in a loop of their own."""
+    seen: set[tuple[str, int]] = set()
+    for nth, event in syntax.events(facts):
+        for depth, place, tree in syntax.spots(project, event.chain):
+            line = next((tree.parent(n) for n in tree.statements(place.line, place)), None)
+            inside = tree.parent(line) if line is not None else None
+            loop = tree.parent(inside) if inside is not None else None
+            if not isinstance(line, cst.SimpleStatementLine) or not isinstance(loop, cst.For):
+                continue
+            if not isinstance(inside, cst.IndentedBlock) or (place.file, tree.lines(loop)[0]) in seen:
+                continue
+            if not any(at.file == place.file and _holds(tree, loop, at) for at in facts.backward):
+                continue
+            if facts.saved and any(p.file == place.file and _holds(tree, loop, p) for p in facts.saved.chain):
+                continue  # the forward runs in the loop too
+            units = [
+                n for n in inside.body if n is line or _is_update_line(tree, n, calls=("clip_grad", ".step("))
+            ]
+            others = [n for n in inside.body if not any(n is u for u in units)]
+            if not others or not all(_runs_again(tree, loop, u, others) for u in units):
+                continue
+            seen.add((place.file, tree.lines(loop)[0]))
+            head = f"for {tree.code(loop.target)} in {tree.code(loop.iter)}:"
+            new = moved(tree, units, loop, head=head)
+            if new is not None:
+                title = (
+                    f"move {syntax.spoken(tree, units)} below the backward() calls, into a loop of their own"
+                )
+                yield Candidate(title, "move", RANK + nth + 2 * depth, {place.file: new}, note)
 
 
 _AGAIN = (

@@ -30,6 +30,9 @@ def propose(project: Project, facts: Facts) -> Iterator[Candidate]:
     if not facts.second:
         return
     places = [*(p for w in facts.writes for p in w.chain), *facts.backward]
+    used = facts.carrier.used_by if facts.carrier is not None else None
+    if used is not None:  # it may be a call inside a custom backward, which no trial records
+        places.insert(0, Place(used.file, used.line, used.function, used.col, used.end_line, used.end_col))
     every: dict[str, list[Cut]] = {}
     order = 0
     for place in dict.fromkeys(places):

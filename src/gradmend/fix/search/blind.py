@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from gradmend.fix.rewrites import syntax
 from gradmend.fix.rewrites.clone_write import written
 from gradmend.fix.rewrites.functions import customs
 from gradmend.fix.rewrites.rebind import inplace_call
@@ -20,6 +21,7 @@ from gradmend.fix.source.facts import Event, Facts, Place
 from gradmend.fix.source.tree import Tree
 
 _MOST = 12
+UNSEEN = "GM110"
 _NOT_THE_DERIVATIVE = "the gradient is not the derivative of the forward that ran"
 
 
@@ -45,6 +47,34 @@ def look(project: Project) -> Blind | None:
     )
     meant = f"{_NOT_THE_DERIVATIVE}, and no edit of the custom Function makes it so: right if that is meant"
     return Blind("the custom Function", _facts(lines, message), meant)
+
+
+def scripted(project: Project, known: Sequence[Facts]) -> list[Facts]:
+    """The in-place lines of functions that TorchScript compiled, where something unseen wrote: one of them did."""
+    if not any(f.rule == UNSEEN for f in known):
+        return []
+    places = [
+        place
+        for place in _written_lines(project)
+        if (tree := project.tree(place.file)) is not None and _is_scripted(tree, place)
+    ]
+    events = tuple(Event("", None, (place,)) for place in dict.fromkeys(places))
+    first = next(f for f in known if f.rule == UNSEEN)
+    return [replace(first, writes=(event,)) for event in events[:_MOST]]
+
+
+def _is_scripted(tree: Tree, place: Place) -> bool:
+    """Whether the line stands in a function under `@torch.jit.script`, or one that is given to it."""
+    statement = next(iter(tree.statements(place.line, place)), None)
+    home = tree.function(statement) if statement is not None else None
+    if home is None:
+        return False
+    if any("script" in tree.code(d) for d in home.decorators):
+        return True
+    classes = {n.name.value for n in tree.up(home) if isinstance(n, cst.ClassDef)}
+    calls = [n for n in tree.nodes if isinstance(n, cst.Call) and "script" in tree.code(n.func)]
+    given = {n.value for call in calls for a in call.args for n in syntax.walk(a) if isinstance(n, cst.Name)}
+    return bool(given & {home.name.value, *classes})
 
 
 def _facts(places: list[Place], message: str) -> list[Facts]:

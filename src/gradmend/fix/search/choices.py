@@ -52,6 +52,11 @@ class Choices:
                 )  # for --unsafe: the author said so
         if self.judge.again and self.known[0].of_parameters:
             self._frozen(plan)
+        if plan.status != "proven" and self.known[0].rule in UPDATES:
+            moves = [c for c in propose(self.project, self.known[0]) if c.kind == "move"]
+            moved = self._first_that_runs(moves[:_WAYS])
+            if moved is not None:
+                plan.options.append(moved)
 
     def _first_that_runs(self, ways: Iterable[Candidate]) -> Option | None:
         for candidate in ways:

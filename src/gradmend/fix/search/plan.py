@@ -33,6 +33,16 @@ AMBIGUOUS = (
 )
 
 
+STEPPED = (
+    "ambiguous: this backward goes back into a graph made before the parameters were updated. Options:\n"
+    "  1. move the updates below the last backward() that needs their parameters: the gradients of the forward that ran, "
+    "but an update then applies every gradient that is there\n"
+    "  2. sum the losses and call backward() once, before the updates: the whole gradient, at the old parameters\n"
+    "  3. compute the forward again after each update: the gradient at the new parameters\n"
+    "each is another program, so none is chosen for you"
+)
+
+
 def _crosses(facts: Facts) -> bool:
     """Whether state goes from one backward call to the next, through an update."""
     held = facts.carrier
@@ -79,6 +89,7 @@ class Planner:
         if plain.ran and judge.final(plain, {}).same:
             return Plan("clean", f"nothing to fix: the gradient equals {WORDS[judge.basis]}")
         solver = Solver(self.attempts, [])
+        solver.scripted = blind.scripted(project, known)
         found = self._search(solver, judge, project, plain, healed)
         found.seeded, found.seconds = bool(plain.extra.get("seeded")), plain.seconds
         found.conflicts, found.facts = conflicts, known[0]
@@ -93,7 +104,9 @@ class Planner:
             plan = Plan("proven", sources=self.attempts.changed(fixed), chosen=found.chosen)
             plan.verdict, plan.joined = found.verdict, found.judge.joined
         elif solver.ambiguous:
-            plan = Plan("unproven", AMBIGUOUS)
+            plan = Plan(
+                "unproven", AMBIGUOUS if judge.again == "carried" or judge.basis == "retained" else STEPPED
+            )
         elif solver.out_of_time:
             plan = Plan("unproven", self.attempts.too_long("the search"))
         else:

@@ -36,6 +36,7 @@ class Solver:
     def __init__(self, attempts: Attempts, suspects: list[Facts]) -> None:
         self.attempts = attempts
         self.suspects = suspects  # where no ledger saw the write
+        self.scripted: list[Facts] = []  # where a compiled function may have written
         self.tried: list[Tried] = []
         self.obvious: list[Option] = []
         self.ambiguous = False  # only the author can say which gradient is meant
@@ -85,7 +86,7 @@ class Solver:
             return None
         second_best: Solved | None = None
         steps = 0
-        for facts in self.suspects or diagnose.facts_of(plain, healed)[:3]:
+        for facts in self.suspects or [*self.scripted, *diagnose.facts_of(plain, healed)[:3]]:
             for candidate, speaks, sources, trial in self._trials(judge, project, facts, chosen):
                 if second_best is not None and _is_update(second_best) and candidate.kind != "move":
                     return second_best  # what is left costs more than a reviewer would take
@@ -165,6 +166,8 @@ class Solver:
         if kind == "clone_parameters":
             # There it is right, and nothing that a reviewer would take.
             return facts.rule not in UPDATES
+        if kind == "recompute" and judge.several and not facts.second:
+            return False  # a later agent's loss would be another one: for the author to choose
         if kind == "recompute":
             once = facts.carrier is None or facts.carrier.how in ("once", "shared")
             fits = judge.stale and once if facts.second else facts.rule in UPDATES or bool(judge.again)

@@ -92,9 +92,9 @@ def from_json(conflict: Mapping[str, Any], backward: Sequence[Place] = ()) -> Fa
 def carrier_of(raw: Mapping[str, Any] | None) -> Carrier | None:
     if not raw:
         return None
-    stored = Frame(**raw["stored"]) if raw.get("stored") else None
+    frames = {key: Frame(**raw[key]) if raw.get(key) else None for key in ("stored", "used_by")}
     places = tuple((path, form) for path, form in raw["places"])
-    return Carrier(**{**raw, "stored": stored, "places": places})
+    return Carrier(**{**raw, **frames, "places": places})
 
 
 def _event(raw: Mapping[str, Any]) -> Event:

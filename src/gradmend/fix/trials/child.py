@@ -171,6 +171,7 @@ def _execute(
         "live": sorted(recorder.live),
         "files": _files(recorder),
         "twice": recorder.twice,
+        "several": any(len(optimizers) > 1 for optimizers in recorder.steppers.values()),
         "left": left.found() if outcome in ("finished", "stopped") else {},
         **extra,
     }

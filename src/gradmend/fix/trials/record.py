@@ -38,6 +38,7 @@ class Recorder:
         self.modules: list[torch.nn.Module] = []
         self.parameters: dict[int, tuple[int, torch.Tensor]] = {}
         self.twice = 0  # steps of an optimizer after one with no backward between
+        self.steppers: dict[tuple[str, int], set[int]] = {}  # lines that step: the optimizers
         self._stepped: dict[int, int] = {}  # an optimizer -> the backward calls before its last step
         self.live: set[tuple[str, int]] = set()  # lines that edit a tensor of the graph behind its back
         self._depth = 0
@@ -65,6 +66,9 @@ class Recorder:
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         done = len(self.calls)
+        at = next(self.user_frames(), None)
+        if at is not None:
+            self.steppers.setdefault((at["file"], at["line"]), set()).add(id(optimizer))
         self.twice += self._stepped.get(id(optimizer)) == done
         self._stepped[id(optimizer)] = done
 
@@ -94,7 +98,9 @@ class Recorder:
     def _backward(self, engine: Any, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (
             self._depth or detect_fake_mode(list(outputs)) is not None
-        ):  # a compiler traces: no call of the program's
+        ):  # a compiler traces, or a backward of the program's takes a gradient itself
+            if self._depth and self.retain and len(args) > 1:
+                args = (args[0], True, *args[2:])
             return engine(outputs, *args, **kwargs)
         frees = len(args) > 1 and not args[1]
         if self.retain and len(args) > 1:

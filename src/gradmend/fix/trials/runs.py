@@ -206,7 +206,7 @@ class Runner:
         carrier = raw.get("carrier")
         if carrier:
             carrier["file"] = self.scratch.real(tree, carrier["file"])
-            real([carrier["stored"]] if carrier["stored"] else [])
+            real([frame for key in ("stored", "used_by") if (frame := carrier[key])])
         known = {"outcome", "calls", "error", "state"}
         extra = {k: v for k, v in raw.items() if k not in known}
         extra["live"] = [(self.scratch.real(tree, f), n) for f, n in extra.get("live", [])]

@@ -52,19 +52,21 @@ def find(
     numbers = {nodes.sequence(node) for node in reached}
     alive = {nodes.sequence(node): (node, slot) for node, slot in _alive_now()}
     for call in reversed(earlier):
-        held = carriers.of(call)
+        held, end = carriers.of(call)
         if not call.roots or numbers.isdisjoint(held):
             continue
         ranked = [
             ((_is_made_again(slot, at), tier, order), edge, slot)
-            for tier, spent in enumerate(_spent(reached, numbers, call, failing, held, alive))
+            for tier, spent in enumerate(_spent(reached, numbers, call, failing, held, end, alive))
             for edge in _crossed(reached, spent, call, failing, held)
             for order, slot in enumerate(held[nodes.sequence(edge.below)])
         ]
         # The place that outlives an iteration first; then the surest, by the innermost frame and the shortest path.
         ranked.sort(key=lambda r: r[0])
         if ranked:
-            _, edge, slot = ranked[0]
+            (made_again, *_), edge, slot = ranked[0]
+            if made_again and nodes.sequence(edge.below) not in alive and edge.above is not None:
+                return None  # it was held by something that no variable leads to: a generator, an iterator
             made = _made(edge.below, call, numbers)
             best = {nodes.sequence(e.below): (rank, s) for rank, e, s in reversed(ranked)}
             others = [s for rank, s in best.values() if rank[0] == ranked[0][0][0]]
@@ -108,23 +110,26 @@ def _spent(
     call: BackwardCall,
     failing: BackwardCall | None,
     held: carriers.Held,
+    end: int,
     alive: dict[int, tuple[Any, Slot]],
 ) -> list[set[int]]:
     """The numbers of the nodes that `call` ran. Exactly, where its roots still live; else those that it is known to
-    have asked with what lies below them, and then the same with what was held above them: nodes that keep no tensor
-    leave no trace."""
-    if all(number in alive for number in call.roots):
-        ran = {nodes.sequence(n) for n in nodes.walk([_Root(alive[number][0]) for number in call.roots])}
-        return [ran & numbers]
+    have asked with what lies below them. Then the same with what was held above them when it ended: nodes that keep no
+    tensor leave no trace, and a write after the loss is none of the nodes that it ran."""
     newest = max(call.roots)
-    used = [n for n in reached if nodes.sequence(n) <= newest and _was_used(n, call, failing, numbers)]
-    sure = {nodes.sequence(n) for n in nodes.walk([_Root(n) for n in used])}
+    if all(number in alive for number in call.roots):
+        roots = [_Root(alive[number][0]) for number in call.roots]
+    else:
+        roots = [
+            _Root(n) for n in reached if nodes.sequence(n) <= newest and _was_used(n, call, failing, numbers)
+        ]
+    sure = {nodes.sequence(n) for n in nodes.walk(roots)} & numbers
     starts = failing.roots if failing is not None else ()
     leading = set(sure)
     above: set[int] = set()
     for node in sorted(reached, key=nodes.sequence):
         number = nodes.sequence(node)
-        if number > newest:
+        if number >= end:
             break
         if number not in leading and any(
             b is not None and nodes.sequence(b) in leading for b, _ in edges(node)
@@ -168,6 +173,12 @@ def _is_made_again(slot: Slot, at: Site) -> bool:
     return False
 
 
+def is_made_again(name: str, at: Site) -> bool:
+    """The same of a name in any of the failing functions."""
+    loops = [loop for frame in at.users if (loop := _loop_around(frame)) is not None]
+    return name.isidentifier() and any(_binds_first(loop, name) for loop in loops)
+
+
 def _loop_around(frame: Frame) -> ast.For | ast.AsyncFor | ast.While | None:
     found = statement_of(frame)
     if found is None:
@@ -184,7 +195,10 @@ def _loop_around(frame: Frame) -> ast.For | ast.AsyncFor | ast.While | None:
 
 
 def _binds_first(loop: ast.For | ast.AsyncFor | ast.While, name: str) -> bool:
-    """Whether the body binds the name, and reads it in no statement up to there."""
+    """Whether the loop binds the name for each iteration, or its body does and reads it in no statement up to there."""
+    targets = ast.walk(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else ()
+    if any(isinstance(n, ast.Name) and n.id == name for n in targets):
+        return True
     for statement in (s for part in loop.body for s in _in_order(part)):
         own = list(_own(statement))
         reads = any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in own)
@@ -264,6 +278,7 @@ def _carrier(
         file=first.file,
         home=first.home,
         stored=store.frame if store is not None else made.user,
+        used_by=call.frame,
         in_place=kept.in_place if kept is not None else "",
         cached=_cached(store),
     )

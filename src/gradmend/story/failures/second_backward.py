@@ -168,7 +168,7 @@ def _two_losses(at: Site, shared: Shared | None, before: Frame | None) -> Words:
 
 def _again(at: Site, shared: Shared | None) -> Words:
     """One line ran backward both times: a loop. Was the shared part made in it, or before it?"""
-    names = shared.names_at(at) if shared else ()
+    names = _lasting(shared, at)
     cut = ", ".join(_detached(n, shared) for n in names)
     detach = f"`{', '.join(names)} = {cut}`" if names else "bind its name to its `.detach()`"
     part = _part(at, shared)
@@ -184,7 +184,7 @@ def _again(at: Site, shared: Shared | None) -> Words:
                 "the last `retain_graph=True`",
             ),
         )
-    if enclosing_loop(pair[0]) == loop:
+    if enclosing_loop(pair[0]) == loop or pair[0].line >= loop:  # in its body, or called by its header
         return (
             f"this backward goes into the iteration before: {part} was carried over, "
             "and the backward of its own iteration has used up its graph",
@@ -210,9 +210,18 @@ def _detached(name: str, shared: Shared | None) -> str:
     return f"{name}.detach()"
 
 
+def _lasting(shared: Shared | None, at: Site) -> tuple[str, ...]:
+    """The names of the shared part, but those that each iteration binds again: they carry nothing over."""
+    names = shared.names_at(at) if shared else ()
+    return tuple(n for n in names if not carrier.is_made_again(n, at))
+
+
 def _part(at: Site, shared: Shared | None) -> str:
     if shared is None:
         return "a part of the graph"
+    if shared.names_at(at) and not _lasting(shared, at):
+        made = f" at line {shared.frame.line}" if shared.frame is not None else ""
+        return f"what was made{made} in an earlier iteration"
     where = f" (made {_at(shared.frame, at.user)})" if shared.frame is not None else ""
     return f"{shared.called(at)}{where}"
 

@@ -283,7 +283,52 @@ def _iterated(scene: Scene) -> tuple[str, str] | None:
 
 _VIEW = r"Output \d+ of (?P<maker>\w+) is a view and .{0,80}modified inplace"
 
+
+def _transformed(match: re.Match[str], scene: Scene) -> Told:
+    """A transform of torch.func refuses a write."""
+    if match["norm"]:
+        return Told(
+            "BatchNorm updates its running statistics here, under vmap, and they have no batch",
+            (
+                "vmap calls the module once for all samples, so there is one set of statistics for many values",
+            ),
+            (
+                "before vmap, call `torch.func.replace_all_batch_norm_modules_(net)`, or `net.eval()`",
+                "or make the layer with `track_running_stats=False`",
+            ),
+        )
+    what = scene.named("the written tensor")
+    if match["captured"]:
+        message = (
+            f"{what} comes from outside the function that torch.func transforms, and this line writes to it"
+        )
+        notes = ("grad, vjp and jvp can't record a write to a tensor that the function was not given",)
+        helps = ["make a new tensor, and return it beside the result where it is to last (`has_aux=True`)"]
+        if scene.rebound:
+            helps[0] = (
+                f"make a new tensor: `{scene.rebound}`; to keep it, return it beside the result (`has_aux=True`)"
+            )
+        return Told(message, notes, (*helps, f"or make {what} an argument of the function"))
+    what = scene.named("the written tensor").partition("[")[0].rstrip("`")
+    what = f"{what}`" if what.startswith("`") else what
+    return Told(
+        f"{what} has no batch, and under vmap this line writes a value for each sample into it",
+        ("vmap runs the function once, for all samples: what it writes to must hold one value for each",),
+        (
+            f"make {what} from a batched input, for example `x.new_zeros(...)` or `torch.zeros_like(x)`",
+            "or write out of place: collect the pieces and `torch.stack` them",
+        ),
+    )
+
+
 CAUSES: tuple[Cause, ...] = (
+    cause(
+        "GM136",
+        r"transform, the function provided attempted to call in-place operation .{0,80}(?P<captured>mutate a captured Tensor)"
+        r"|vmap: [\w ]+\(self, \*extra_args\) is not possible because there exists a Tensor `other` in extra_args"
+        r"|(?P<norm>Batch norm got a batched tensor as input while the running_mean or running_var)",
+        _transformed,
+    ),
     cause(
         "GM122",
         r"Output \d+ of \w+ is a view and its base or another view of its base has been modified inplace\. "
