@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,15 @@ def differs(want: tuple[Any, ...], got: tuple[Any, ...]) -> str:
     return ""
 
 
-def clock(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
+def clock(
+    steps: dict[str, Step], seconds: float, now: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Rounds in which each takes a turn, so that a busy moment of the machine hits all alike."""
     once = {}
     for name, step in steps.items():
-        start = time.perf_counter()
+        start = now()
         step()
-        once[name] = time.perf_counter() - start
+        once[name] = max(now() - start, 1e-6)
     inner = {name: max(1, int(0.002 / t)) for name, t in once.items()}
     rounds = max(2, min(200, int(seconds / sum(once[n] * (inner[n] + 1) for n in steps))))
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -86,12 +89,22 @@ def clock(steps: dict[str, Step], seconds: float) -> dict[str, list[float]]:
     for _ in range(rounds):
         for name, step in steps.items():
             step()  # caches as its own program would have them, and the threads of the last one asleep
-            start = time.perf_counter()
+            start = now()
             for _ in range(inner[name]):
                 step()
-            times[name].append((time.perf_counter() - start) / inner[name])
+            times[name].append((now() - start) / inner[name])
     gc.enable()
     return times
+
+
+def processor_ms(steps: dict[str, Step], seconds: float) -> dict[str, float]:
+    """Milliseconds of the processor on one thread: what other programs on the machine don't change."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: 1e3 * min(t) for name, t in clock(steps, seconds, time.process_time).items()}
+    finally:
+        torch.set_num_threads(threads)
 
 
 def bandwidth() -> float:
@@ -145,9 +158,10 @@ def shrunk(p: Problem) -> Problem:
         made.X = made.G = torch.randn(p.X.shape[0], n)
     elif p.X is not None:
         made.X = made.G = torch.randn(*p.X.shape[:-2], n, p.X.shape[-1])
-    elif p.kind == "spsp":
+    elif "other" in p.extra:
         made.extra["other"] = uniform(n, n, 20_000, seed=1)
         made.extra["values"] = torch.randn(made.extra["other"].shape[1])
+        made.extra["rows"] = torch.randint(n, (n // 4,))
     else:
         made.G = torch.randn(n if p.kind == "sum" else index.shape[1])
     return made
@@ -169,6 +183,7 @@ def run_row(
     problem = PROBLEMS[row]()
     steps, skipped = build(problem, only)
     times = clock(steps, seconds)
+    alone = processor_ms(steps, seconds / 3)
     for name, ms in before.items():  # a round of an earlier run
         times.setdefault(name, []).append(ms / 1e3)
     peers = {name: min(t) for name, t in times.items() if not name.startswith(OURS)}
@@ -180,6 +195,7 @@ def run_row(
         "nnz": problem.nnz,
         "best_ms": {n: 1e3 * min(t) for n, t in times.items()},
         "median_ms": {n: 1e3 * statistics.median(t) for n, t in times.items()},
+        "one_thread_cpu_ms": alone,
         "best_peer": best,
         "speedup": peers[best] / ours,
         "least_bytes": problem.least_bytes,
@@ -195,7 +211,9 @@ def show(r: dict[str, Any]) -> None:
     for name, ms in sorted(r["best_ms"].items(), key=lambda item: item[1]):
         peak = r["memory"].get(name)
         extra = "" if not peak else f"  {peak['above'] / 1e6:9.1f} MB above results"
-        print(f"  {name:28s} {ms:10.3f} ms (median {r['median_ms'][name]:.3f}){extra}")
+        cpu = r.get("one_thread_cpu_ms", {}).get(name)
+        alone = "" if cpu is None else f", one thread's CPU {cpu:.3f}"
+        print(f"  {name:28s} {ms:10.3f} ms (median {r['median_ms'][name]:.3f}{alone}){extra}")
     for name, why in r["skipped"].items():
         print(f"  {name:28s} skipped: {why}")
     print(

@@ -84,6 +84,10 @@ class Problem:
             return forward if self.kind == "spsp_forward" else 2 * forward + 8 * self.nnz
         if self.kind == "sum":
             return self.nnz * (4 + 8 + 4 + 8) + 8 * self.cols
+        if self.kind in ("plus", "cat"):  # places and values, read and written
+            return 2 * 20 * 2 * self.nnz
+        if self.kind in ("times", "rows"):  # few of them are written
+            return 20 * (2 if self.kind == "times" else 1) * self.nnz
         return self.nnz * 4 * 5  # read, write; read two, write
 
 
@@ -161,6 +165,14 @@ def _products(kind: str, n: int = 50_000, entries: int = 500_000) -> Problem:
     return p
 
 
+def _pair(name: str, kind: str, n: int = 20_000, entries: int = 400_000) -> Problem:
+    """Two matrices of other places, entry by entry, or rows of one; forward."""
+    p = _products(kind, n, entries)
+    p.name = f"{name}, forward"
+    p.extra["rows"] = torch.randint(n, (n // 4,), generator=torch.Generator().manual_seed(0))
+    return p
+
+
 def _tiny(kind: str) -> Problem:
     index = uniform(20, 20, 120)[:, :100]
     v, X, G = torch.randn(index.shape[1]), torch.randn(20, 8), torch.randn(20, 8)
@@ -185,6 +197,10 @@ PROBLEMS = {
     "elementwise": lambda: _entries("tanh", "elementwise"),
     "spsp_forward": lambda: _products("spsp_forward"),
     "spsp": lambda: _products("spsp"),
+    "plus": lambda: _pair("S + T of other places", "plus"),
+    "times": lambda: _pair("S * T of other places", "times"),
+    "rows": lambda: _pair("S[idx]", "rows"),
+    "cat": lambda: _pair("cat", "cat"),
     "tiny_forward": lambda: _tiny("tiny_forward"),
     "tiny_step": lambda: _tiny("tiny_step"),
     "tiny_softmax": lambda: _tiny("tiny_softmax"),

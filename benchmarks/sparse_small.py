@@ -116,3 +116,48 @@ def torch_small(p: Problem) -> Step:
         return ()
 
     return step
+
+
+# Two operands entry by entry, rows, and joining: what torch's COO is good at
+
+_PAIRS: dict[str, Callable[[Any, Any, Tensor], Any]] = {
+    "plus": lambda A, B, rows: A + B,
+    "times": lambda A, B, rows: A * B,
+    "rows": lambda A, B, rows: torch.index_select(A, 0, rows),
+    "cat": lambda A, B, rows: torch.cat([A, B]),
+}
+
+
+def _our_pair(p: Problem, known: bool) -> Step:
+    from gradmend.sparse import Pattern, SparseTensor
+
+    S, T = (
+        SparseTensor(Pattern(i, p.size).prepare(), v)
+        for i, v in ((p.index, p.values), (p.extra["other"], p.extra["values"]))
+    )
+
+    def step() -> tuple[Any, ...]:
+        if not known:
+            S.pattern._merged.clear()
+        return (_PAIRS[p.kind](S, T, p.extra["rows"]).values(),)
+
+    return step
+
+
+@peer("gradmend", *_PAIRS)
+def ours_pair(p: Problem) -> Step:
+    return _our_pair(p, known=False)
+
+
+@peer("gradmend, the same patterns again", "plus", "times")
+def ours_pair_again(p: Problem) -> Step:
+    return _our_pair(p, known=True)
+
+
+@peer("torch COO", *_PAIRS)
+def torch_pair(p: Problem) -> Step:
+    A, B = (
+        torch.sparse_coo_tensor(i, v, p.size, is_coalesced=True)
+        for i, v in ((p.index, p.values), (p.extra["other"], p.extra["values"]))
+    )
+    return lambda: (_PAIRS[p.kind](A, B, p.extra["rows"]).coalesce().values(),)

@@ -66,6 +66,7 @@ class Pattern(Views):
         self._slot = slot
         self._no_views()
         self._product: tuple[weakref.ref[Pattern], Any] | None = None  # the last plan of a product with this
+        self._merged: dict[str, Any] = {}  # the last union and intersection with another
         self._canonical: Pattern | None = None
         self._ascending: Tensor | None = None
         self._hash: int | None = None

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from gradmend.sparse.errors import PatternError
+from gradmend.sparse.kernels import merging
 from gradmend.sparse.pattern import Pattern
+from gradmend.sparse.places import aside
+
+Merged = tuple[Pattern, Tensor, Tensor]
 
 
-def union(p: Pattern, q: Pattern) -> tuple[Pattern, Tensor, Tensor]:
+def union(p: Pattern, q: Pattern) -> Merged:
     """(pattern, slot of each entry of p, slot of each entry of q)."""
-    _same_size(p, q)
-    left, right = p._keys(), q._keys()
-    keys = torch.unique(torch.cat([left, right]))
-    return Pattern._from_keys(keys, p.size), torch.searchsorted(keys, left), torch.searchsorted(keys, right)
+    return _kept("union", p, q, _union)
 
 
-def intersection(p: Pattern, q: Pattern) -> tuple[Pattern, Tensor, Tensor]:
+def intersection(p: Pattern, q: Pattern) -> Merged:
     """(pattern, entries of p in it, entries of q in it)."""
+    return _kept("intersection", p, q, _intersection)
+
+
+def _kept(name: str, p: Pattern, q: Pattern, work_out: Callable[[Pattern, Pattern], Merged]) -> Merged:
+    """Kept with p for the last q: training combines the same two again and again."""
     _same_size(p, q)
-    in_q, there = find(q, p._keys())
-    kept = in_q.nonzero().squeeze(1)
-    return Pattern._trusted(p._indices[:, kept], p.size), kept, there[kept]
+    if torch.compiler.is_compiling():
+        return work_out(p, q)
+    found = p._merged.get(name)
+    if found is None or found[0]() is not q:
+        with aside():
+            found = p._merged[name] = weakref.ref(q), work_out(p, q)
+    made: Merged = found[1]
+    return made
+
+
+def _union(p: Pattern, q: Pattern) -> Merged:
+    index, left, right = merging.union(p._keys(), q._keys(), p._indices, q._indices)
+    return Pattern._trusted(index, p.size), left, right
+
+
+def _intersection(p: Pattern, q: Pattern) -> Merged:
+    left, right = merging.intersection(p._keys(), q._keys())
+    return Pattern._trusted(p._indices.index_select(1, left), p.size), left, right
 
 
 def difference(p: Pattern, q: Pattern) -> tuple[Pattern, Tensor]:

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from gradmend.sparse.dispatch import dispatch
-from gradmend.sparse.errors import OutsideError, PatternError, SparseError, missing
+from gradmend.sparse.errors import PatternError, SparseError, missing
+from gradmend.sparse.facts import Facts
 from gradmend.sparse.kernels.plain import conj
-from gradmend.sparse.methods import Methods
 from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.source import Arranged, Copies, Picked, Source, watchable
 
 _WEIGHT = "a gradmend.sparse.nn.SparseWeight"
 
 
-class SparseTensor(Methods):
+class SparseTensor(Facts):
     """A sparse tensor whose values are an ordinary tensor, so that everything trains through them.
 
     >>> S = SparseTensor.from_coo([[0, 1], [1, 0]], torch.tensor([2.0, 3.0], requires_grad=True), (2, 2))
@@ -162,91 +162,6 @@ class SparseTensor(Methods):
                 f"{name}() takes 2 sparse dimensions, and S has {self._pattern.ndim}: use indices()."
             )
 
-    @property
-    def nnz(self) -> int:
-        return self._pattern.nnz
-
-    def _nnz(self) -> int:
-        return self._pattern.nnz
-
-    @property
-    def shape(self) -> torch.Size:
-        lead, tail = self._outer()
-        return torch.Size((*lead, *self._pattern.size, *tail))
-
-    def _outer(self) -> tuple[torch.Size, torch.Size]:
-        """The batch dimensions and the dense ones."""
-        n, shape = self.batch_dims, self._given.shape
-        return shape[:n], shape[n + (self._pattern.ndim if isinstance(self._source, Picked) else 1) :]
-
-    def size(self, dim: int | None = None) -> Any:
-        shape = self.shape
-        if dim is None:
-            return shape
-        if not -len(shape) <= dim < len(shape):
-            raise OutsideError(f"dimension {dim} doesn't exist: S has the shape {tuple(shape)}.")
-        return shape[dim]
-
-    @property
-    def ndim(self) -> int:
-        lead, tail = self._outer()
-        return len(lead) + self._pattern.ndim + len(tail)
-
-    def dim(self) -> int:
-        return self.ndim
-
-    def sparse_dim(self) -> int:
-        return self._pattern.ndim
-
-    def dense_dim(self) -> int:
-        return len(self._outer()[1])
-
-    def numel(self) -> int:
-        return self.shape.numel()
-
-    @property
-    def density(self) -> float:
-        return self._pattern.density
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._given.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self._given.device
-
-    @property
-    def requires_grad(self) -> bool:
-        return self._given.requires_grad
-
-    @property
-    def is_leaf(self) -> bool:
-        return self._given.is_leaf
-
-    @property
-    def grad_fn(self) -> Any:
-        return self._given.grad_fn
-
-    @property
-    def is_meta(self) -> bool:
-        return self._given.is_meta
-
-    @property
-    def is_cpu(self) -> bool:
-        return self._given.is_cpu
-
-    @property
-    def is_cuda(self) -> bool:
-        return self._given.is_cuda
-
-    @property
-    def is_quantized(self) -> bool:
-        return False
-
     def copy_(self, other: Any, non_blocking: bool = False) -> SparseTensor:
         """Takes over another's numbers, and its places if they differ: for load_state_dict, outside of any graph."""
         if not isinstance(other, SparseTensor) or other.shape != self.shape:
@@ -265,16 +180,10 @@ class SparseTensor(Methods):
             values.clone().requires_grad_(self.requires_grad),
             batch_dims=other.batch_dims,
         )
+        for name in ("_order", "_copies"):
+            self.__dict__.pop(name, None)
         self.__dict__.update(fresh.__dict__)
-        if fresh._order is None:
-            self.__dict__.pop("_order", None)
         return self
-
-    def is_floating_point(self) -> bool:
-        return self._given.is_floating_point()
-
-    def is_complex(self) -> bool:
-        return self._given.is_complex()
 
     def is_coalesced(self) -> bool:
         """Whether `indices()` ascend. No place is in them twice."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ ALONE = 1 << 18  # multiply-adds below which waking another thread costs more th
 _pool: ThreadPoolExecutor | None = None
 _pool_size = 0
 _forked = False
+_local = threading.local()
 
 
 def _after_fork() -> None:
@@ -67,9 +69,27 @@ def forked() -> bool:
     return _forked
 
 
+@contextmanager
+def short() -> Iterator[None]:
+    """torch's ops on this thread alone, for work so short that to wait for another costs more; kernels share as before."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    before, _local.threads = getattr(_local, "threads", 0), threads
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        _local.threads = before
+
+
 def threads_for(work: int) -> int:
     """How many threads a call of so many multiply-adds is worth."""
-    return 1 if _forked or work < ALONE else torch.get_num_threads()
+    if _forked or work < ALONE:
+        return 1
+    return getattr(_local, "threads", 0) or torch.get_num_threads()
 
 
 def run(kernel: Callable[..., Any], work: int, *args: Any, named: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +13,14 @@ from gradmend.sparse.errors import SparseError
 from gradmend.sparse.kernels import rows as kernel
 from gradmend.sparse.kernels import unread
 from gradmend.sparse.kernels.rows import Touched
+from gradmend.sparse.kernels.team import short
 from gradmend.sparse.kernels.unread import Unread
 from gradmend.sparse.optim import fitting
 from gradmend.sparse.optim import slots as slotted
 from gradmend.sparse.optim.slots import Slots, State
 
 Group = dict[str, Any]
+_SHORT = 1 << 20  # numbers
 
 
 class Waiting(NamedTuple):
@@ -54,16 +57,28 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group, param, grad in self._checked():
-            state = self.state[param]
-            if not state:
-                state["step"] = 0
-            state["step"] += 1
-            if isinstance(grad, Touched):
-                self._rows(param, grad, state, group)
-            else:
-                self._dense(param, grad, state, group)
+        with short() if self._is_short() else nullcontext():
+            for group, param, grad in self._checked():
+                state = self.state[param]
+                if not state:
+                    state["step"] = 0
+                state["step"] += 1
+                if isinstance(grad, Touched):
+                    self._rows(param, grad, state, group)
+                else:
+                    self._dense(param, grad, state, group)
         return loss
+
+    def _is_short(self) -> bool:
+        """Whether all gradients are of a few rows on the CPU."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                grad = param.grad
+                if grad is None:
+                    continue
+                if not grad.is_cpu or grad.layout != torch.sparse_coo or grad._values().numel() > _SHORT:
+                    return False
+        return True
 
     def _checked(self) -> list[tuple[Group, Tensor, Tensor | Touched]]:
         """All gradients of this step, after each has been looked at, and the state with it."""

@@ -8,7 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradmend.sparse.kernels import memory
+
 _ROOM = 1024  # slots at first
+_MUCH = (
+    1 << 14
+)  # slots from which room for many more costs nothing: memory comes with the pages that are written
 State = dict[str, Any]
 
 
@@ -84,7 +89,9 @@ def start(state: State, param: Tensor, fills: dict[str, float], by_row: tuple[st
     state["rows"] = torch.empty(room, dtype=torch.int64, device=param.device)
     for name, fill in fills.items():
         shape, dtype = shape_of(param, name in by_row)
-        state[name] = filled(torch.empty(room, *shape[1:], dtype=dtype, device=param.device), fill)
+        state[name] = torch.full((room, *shape[1:]), 0, dtype=dtype, device=param.device)
+        if fill != 0:
+            filled(state[name], fill)
 
 
 def give(
@@ -95,10 +102,11 @@ def give(
     found, fresh = slots.find(rows, fresh_rows)
     room = state["rows"].shape[0]
     if slots.count > room:
-        more = min(max(slots.count, room * 3 // 2), slots.total)
+        lazily = rows.is_cpu and room >= _MUCH
+        more = min(max(slots.count, room * 4 if lazily else room * 3 // 2), slots.total)
         for name in ("rows", *fills):
             old: Tensor = state[name]
-            state[name] = torch.empty(more, *old.shape[1:], dtype=old.dtype, device=old.device)
+            state[name] = _room((more, *old.shape[1:]), old)
             state[name][:before] = old[:before]
     if slots.count > before:
         if fresh is None:
@@ -106,8 +114,15 @@ def give(
         else:
             state["rows"][before : slots.count] = fresh
         for name, fill in fills.items():
-            filled(state[name][before : slots.count], fill)
+            if fill != 0:  # room is zero
+                filled(state[name][before : slots.count], fill)
     return found
+
+
+def _room(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    if like.is_cpu:
+        return memory.zeros(shape, like.dtype)
+    return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
 
 def spread(state: State, slots: Slots, total: int, fills: dict[str, float]) -> None:

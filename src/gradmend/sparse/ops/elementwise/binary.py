@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradmend.sparse.autograd.place import in_place_is_fine
 from gradmend.sparse.dispatch import Op, implements
 from gradmend.sparse.errors import SparseError, dense_result
 from gradmend.sparse.helpers.gather import add_to_dense, at_entries, is_number
@@ -14,11 +15,13 @@ from gradmend.sparse.pattern import Pattern
 from gradmend.sparse.setops import intersection, union
 from gradmend.sparse.tensor import SparseTensor
 
+_plus = torch.add
+
 
 @implements("add", "__add__", "__radd__", also=(torch.Tensor.__add__, torch.Tensor.__radd__))
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
-        return on_union(torch.add, a, b if alpha == 1 else b.like(b._values * alpha))
+        return on_union(_plus, a, b if alpha == 1 else b.like(b._values * alpha))
     if alpha != 1:
         b = mul(b, alpha) if isinstance(b, SparseTensor) else b * alpha
     S, other = (a, b) if isinstance(a, SparseTensor) else (b, a)
@@ -132,6 +135,8 @@ def on_union(f: Any, a: SparseTensor, b: SparseTensor) -> SparseTensor:
     if a._pattern == b._pattern:
         return a.like(f(a._values, b._values))
     pattern, left, right = union(a._pattern, b._pattern)
+    if f is _plus and a.dtype == b.dtype and a.dtype != torch.bool and in_place_is_fine():
+        return a.like(spread(a, left, pattern).index_add_(a.batch_dims, right, b._values), pattern)
     return a.like(f(spread(a, left, pattern), spread(b, right, pattern)), pattern)
 
 
@@ -148,8 +153,8 @@ def on_intersection(f: Any, a: SparseTensor, b: SparseTensor) -> SparseTensor:
 def spread(S: SparseTensor, slots: Tensor, pattern: Pattern) -> Tensor:
     """S's values at their slots of a larger pattern, zero elsewhere."""
     values, n = S._values, S.batch_dims
-    shape = (*values.shape[:n], pattern.nnz, *values.shape[n + 1 :])
-    return values.new_zeros(shape).index_copy(n, slots, values)
+    zeros = values.new_zeros((*values.shape[:n], pattern.nnz, *values.shape[n + 1 :]))
+    return zeros.index_copy_(n, slots, values) if in_place_is_fine() else zeros.index_copy(n, slots, values)
 
 
 def align(a: SparseTensor, b: SparseTensor) -> tuple[SparseTensor, SparseTensor]:

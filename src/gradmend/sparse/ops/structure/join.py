@@ -12,10 +12,11 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import SparseError
 from gradmend.sparse.generate import full
 from gradmend.sparse.helpers.dims import split, wrap
+from gradmend.sparse.kernels import merging
 from gradmend.sparse.ops.elementwise.binary import spread
 from gradmend.sparse.ops.structure.shape import sparsify, unbatch, unsqueeze
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.places import check_size, linear
+from gradmend.sparse.places import check_size, linear, order_of
 from gradmend.sparse.setops import union
 from gradmend.sparse.tensor import SparseTensor, make
 
@@ -51,22 +52,31 @@ def _cat_sparse(parts: list[SparseTensor], axis: int) -> SparseTensor:
     size = list(first._pattern.size)
     size[axis] = sum(p._pattern.size[axis] for p in parts)
     check_size("cat", tuple(size))
-    rows, offset = [], 0
-    for p in parts:
-        index = p._pattern._indices
-        if offset:
-            index = index.clone()
-            index[axis] += offset
-        rows.append(index)
-        offset += p._pattern.size[axis]
-    return _sorted(torch.cat(rows, 1), tuple(size), torch.cat([p._values for p in parts], b), b, axis > 0)
+    index = torch.cat([p._pattern._indices for p in parts], 1)
+    offset, at = first._pattern.size[axis], first.nnz
+    for p in parts[1:]:
+        index[axis, at : at + p.nnz] += offset
+        offset, at = offset + p._pattern.size[axis], at + p.nnz
+    if axis and len(parts) == 2:
+        return _beside(parts, index, tuple(size))
+    return _sorted(index, tuple(size), torch.cat([p._values for p in parts], b), b, axis > 0)
+
+
+def _beside(parts: list[SparseTensor], index: Tensor, size: tuple[int, ...]) -> SparseTensor:
+    """Two tensors whose entries ascend each: they are merged."""
+    (a, b), n = parts, parts[0].batch_dims
+    keys, cut = linear(index, size), parts[0].nnz
+    places, left, right = merging.union(keys[:cut], keys[cut:], index[:, :cut], index[:, cut:])
+    made = a._values.new_zeros((*a._values.shape[:n], keys.shape[0], *a._values.shape[n + 1 :]))
+    values = made.index_copy(n, left, a._values).index_copy(n, right, b._values.to(made.dtype))
+    return make(Pattern._trusted(places, size), values, n)
 
 
 def _sorted(
     index: Tensor, size: tuple[int, ...], values: Tensor, b: int, unsorted: bool = True
 ) -> SparseTensor:
     if unsorted:
-        order = torch.argsort(linear(index, size))
+        order = order_of(linear(index, size))
         index, values = index[:, order], values.index_select(b, order)
     return make(Pattern._trusted(index, size), values, b)
 

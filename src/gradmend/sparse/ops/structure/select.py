@@ -12,8 +12,9 @@ from gradmend.sparse.dispatch import implements
 from gradmend.sparse.errors import ArgumentError, OutsideError, SparseError
 from gradmend.sparse.helpers.dims import entries_back, entries_first, number, split, wrap
 from gradmend.sparse.helpers.rebuild import keep, rebuild
+from gradmend.sparse.kernels.merging import runs
 from gradmend.sparse.pattern import Pattern
-from gradmend.sparse.places import linear
+from gradmend.sparse.places import is_wide, linear
 from gradmend.sparse.setops import find
 from gradmend.sparse.tensor import SparseTensor
 
@@ -127,6 +128,8 @@ def take_dim(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     if not parts.sparse:
         return _on_values(S, d, lambda v, at: v.index_select(at, index % n))
     axis = parts.sparse[0]
+    if axis == 0 and S._pattern.ndim == 2 and not is_wide(n, S.nnz):
+        return _take_rows(S, torch.where(index < 0, index + n, index))
     order, places = None, S._pattern._indices[axis]
     if axis:
         places, order = torch.sort(places, stable=True)
@@ -150,6 +153,15 @@ def take_dim(S: SparseTensor, dim: int, index: Tensor) -> SparseTensor:
     moved = S._pattern._indices[:, take].clone()
     moved[axis] = target
     return rebuild(S, moved, _resized(S, axis, index.shape[0]), take, "index_select")
+
+
+def _take_rows(S: SparseTensor, rows: Tensor) -> SparseTensor:
+    """Rows of a matrix, by where each begins."""
+    pattern, rows = S._pattern, rows.to(torch.int64)
+    first = pattern._ptr.index_select(0, rows)
+    which, take = runs(first, pattern._ptr.index_select(0, rows + 1) - first)
+    places = torch.stack([which, pattern._col.index_select(0, take)])
+    return keep(S, Pattern._trusted(places, (rows.shape[0], pattern.size[1])), take)
 
 
 def mask_dim(S: SparseTensor, dim: int, mask: Tensor) -> SparseTensor:
