@@ -20,7 +20,7 @@ from gradmend.capture.graph.nodes import edges
 from gradmend.capture.sites import resolve
 from gradmend.model import Carrier, Frame, Site
 from gradmend.story.failures import nodes
-from gradmend.story.failures.stores import Store, stored_by, stores_of
+from gradmend.story.failures.stores import Store, first_of_chain, stored_by, stores_of
 from gradmend.story.source import statement_of
 
 _NEAR = 60  # nodes below the edge that are asked for the line that made them
@@ -70,7 +70,9 @@ def find(
             made = _made(edge.below, call, numbers)
             best = {nodes.sequence(e.below): (rank, s) for rank, e, s in reversed(ranked)}
             others = [s for rank, s in best.values() if rank[0] == ranked[0][0][0]]
-            return Found(_carrier(edge, slot, [slot, *reversed(others)], made, call, at, alive), call, made)
+            return Found(
+                _carrier(edge, slot, [slot, *reversed(others)], made, call, at, alive), call, made[0]
+            )
     return None
 
 
@@ -233,8 +235,8 @@ def _own(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 # -- the line and the words for it ---------------------------------------------------------------------
-def _made(node: Any, call: BackwardCall, numbers: set[int]) -> Site:
-    """Where the tensor was made, or the nearest part of it that is known."""
+def _made(node: Any, call: BackwardCall, numbers: set[int]) -> list[Site]:
+    """Where the tensor was made, or the nearest part of it that is known, and then its other parts."""
     known: list[tuple[bool, int, Site]] = []
     for count, below in enumerate(nodes.walk([_Root(node)])):
         if count >= _NEAR:
@@ -243,19 +245,20 @@ def _made(node: Any, call: BackwardCall, numbers: set[int]) -> Site:
         who = who_ran(number, [call], numbers)
         if who is not None:
             known.append((number in call.visited, number, resolve(who[1])))
-    return max(known, key=lambda k: k[:2])[2] if known else Site()
+    return [site for *_, site in sorted(known, key=lambda k: k[:2], reverse=True)] or [Site()]
 
 
 def _carrier(
     edge: _Edge,
     slot: Slot,
     crossing: Sequence[Slot],
-    made: Site,
+    parts: Sequence[Site],
     call: BackwardCall,
     at: Site,
     alive: dict[int, tuple[Any, Slot]],
 ) -> Carrier:
     kept = _kept_by(edge, slot)
+    made = parts[0]
     store = kept or stored_by(slot, made.users)
     number = nodes.sequence(edge.below)
     same_line = _spot(call.frame) == _spot(at.user)
@@ -269,6 +272,10 @@ def _carrier(
         how = "carried"
     else:
         how = "once" if same_line else "shared"
+    if how in ("once", "shared") and store is not None:
+        store = first_of_chain(
+            store, slot, {spot for part in parts for spot in map(_spot, part.users) if spot}
+        )
     first = slot.steps[0]
     same_home = [s for s in crossing if (s.steps[0].file, s.steps[0].home) == (first.file, first.home)]
     return Carrier(

@@ -57,6 +57,31 @@ def stored_by(slot: Slot, made: Sequence[Frame]) -> Store | None:
     return real[-1] if len({(s.frame.file, s.frame.line) for s in real}) == 1 else None
 
 
+def first_of_chain(store: Store, slot: Slot, lines: set[tuple[str, int]]) -> Store:
+    """Of `adv = returns - net(obs)`, `adv = adv / adv.std()`: the first. `lines` are those that made parts of the graph."""
+    where = (store.frame.file, store.frame.function)
+    earlier = [
+        s
+        for s in stores_of(slot)
+        if (s.frame.file, s.frame.function) == where
+        and s.frame.line < store.frame.line
+        and s.name == store.name
+    ]
+    while earlier and _reads(store.node, store.name) and not store.in_place:
+        before = earlier.pop()
+        if before.in_place or before.cut or (before.frame.file, before.frame.line) not in lines:
+            break
+        store = before
+    return store
+
+
+def _reads(node: ast.stmt, name: str) -> bool:
+    value = getattr(node, "value", None)
+    return value is not None and any(
+        ast.unparse(n) == name for n in ast.walk(value) if isinstance(n, ast.expr)
+    )
+
+
 def _covers(store: Store, frame: Frame) -> bool:
     first, last = store.node.lineno, store.node.end_lineno or store.node.lineno
     return store.frame.file == frame.file and first <= frame.line <= last
