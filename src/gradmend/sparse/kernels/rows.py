@@ -7,6 +7,7 @@ gradient are changed in place; each call tells autograd so.
 
 from __future__ import annotations
 
+import cmath
 from typing import Any, NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ def _ascends(index: Tensor) -> bool:
 
 def finite(values: Tensor) -> bool:
     """No NaN and no infinity; one pass, and a second only where sums overflow."""
-    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+    return cmath.isfinite(values.sum().item()) or bool(values.isfinite().all())
 
 
 def take(table: Tensor, ids: Tensor) -> Tensor:

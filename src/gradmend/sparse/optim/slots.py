@@ -55,6 +55,8 @@ class Slots:
                 self._slot.index_copy_(0, rows, found)
                 self.count += fresh_rows
             return found.to(torch.int64).sub_(1), None
+        if bool(found.all()):
+            return found.to(torch.int64).sub_(1), rows[:0]
         new = (found == 0).nonzero().squeeze(1)
         fresh = rows.index_select(0, new)
         if fresh.shape[0]:

@@ -83,4 +83,8 @@ def cg(
 
     Every entry gets its own gradient: where A is built from shared numbers, they add up as usual.
     """
+    if isinstance(A, SparseTensor) and A.dtype in (torch.bfloat16, torch.float16):
+        raise SparseError(
+            f"conjugate gradients hardly ever converge in {A.dtype}: convert A and b with .float()."
+        )
     return _solve(A, b, solvers.ConjugateGradients(tol, max_steps, jacobi))
