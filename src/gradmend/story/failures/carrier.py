@@ -269,6 +269,8 @@ def _carrier(
         how = "carried"
     else:
         how = "once" if same_line else "shared"
+    if how == "once" and store is not None:
+        store = _begun_at(store, slot)
     first = slot.steps[0]
     same_home = [s for s in crossing if (s.steps[0].file, s.steps[0].home) == (first.file, first.home)]
     return Carrier(
@@ -296,6 +298,21 @@ def _kept_by(edge: _Edge, slot: Slot) -> Store | None:
         return None
     found = [s for s in stores_of(slot) if s.in_place in methods]
     return found[0] if len({s.frame.line for s in found}) == 1 else None
+
+
+def _begun_at(store: Store, slot: Slot) -> Store:
+    """Of `adv = f(x)` and `adv = adv / adv.std()` the first: there it is made, and there it would be cut."""
+    earlier = [
+        s
+        for s in stores_of(slot)
+        if s.frame.function == store.frame.function and s.frame.file == store.frame.file and not s.in_place
+    ]
+    for one in reversed([s for s in earlier if s.frame.line < store.frame.line]):
+        value = getattr(store.node, "value", None)
+        if one.cut or value is None or store.name not in ast.unparse(value):
+            break
+        store = one
+    return store
 
 
 def _is_collected(store: Store) -> bool:
