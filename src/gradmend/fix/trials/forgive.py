@@ -38,7 +38,8 @@ class LeafWrite:
     leaf: int
     number: int  # of the newest node when it was made
     calls: int  # backward calls before it
-    forward: bool  # inside a module's forward, or a function that returns what it writes
+    forward: bool  # inside a module's forward
+    returned: bool  # inside a function that returns what it writes
     parameter: bool
     named: bool  # through a view that has a name
     flows: bool  # what it writes depends on other tensors that require grad
@@ -60,6 +61,8 @@ class LeafWrite:
             return "computation"
         if self.calls:
             return "update"
+        if self.returned:
+            return "computation"
         return "update" if self.parameter and not (self.named and self.flows) else ""
 
 
@@ -104,8 +107,8 @@ class Forgive(TorchFunctionMode):
                 leaf=id(home),
                 number=youngest(),
                 calls=sum(not c.get("failed") for c in self.recorder.calls),
-                forward=any(f["function"] in ("forward", "__call__") for f in frames)
-                or any(returned(f["file"], f["line"]) for f in frames[:1]),
+                forward=any(f["function"] in ("forward", "__call__") for f in frames),
+                returned=any(returned(f["file"], f["line"]) for f in frames[:1]),
                 parameter=isinstance(home, torch.nn.Parameter),
                 named=args[0]._base is not None and not (frames and _is_place(frames[0])),
                 flows=flows,

@@ -101,7 +101,7 @@ def _once(held: Carrier, stored: str, used: str) -> Words:
     if held.cached:
         again += f": without `@{held.cached.partition('(')[0]}`"
     return (
-        f"`{held.name}` (stored {stored}) was made once, and its graph {used}; this backward needs it again",
+        f"`{held.name}` (stored {stored}) was made once, and {used} its graph; this backward needs it again",
         (
             again,
             "if it should not be trained through, store its `.detach()`",
