@@ -17,7 +17,7 @@ COO tensor has a derivative.
             ),
             write=(
                 "Of a COO tensor write `torch.sparse.sum(A, dim)`, with a sparse result. Or"
-                " run under `with gradmend.sparse.patch():`, or sum with `SparseTensor.from_torch(A).sum(dim)`. By"
+                " run under `with gradmend.sparse.patch(masked=True):`, or sum with `SparseTensor.from_torch(A).sum(dim)`. By"
                 " hand: `torch.zeros(rows).index_add(0, indices[0], values)` for the sum over columns."
             ),
             says=(r"expand is unsupported for Sparse(?:Csr)? tensors",),

@@ -16,7 +16,7 @@ Finds calls that PyTorch does not implement for COO, CSR, CSC or BSR tensors.
             ),
             write=(
                 "Apply the function to the values (`SparseTensor.from_torch(A).{op}()` does), or run under `with "
-                "gradmend.sparse.patch():`."
+                "gradmend.sparse.patch(masked=True):`."
             ),
             says=(
                 r"Could not run 'aten::(?P<op>\w+?)_backward(?:\.\w+)?' with arguments from the '(?P<layout>Sparse\w*?)(?:CPU|CUDA|MPS|Meta)' backend",

@@ -13,7 +13,7 @@ Finds `A.sum(dim)` of a CSR tensor.
             happened="PyTorch reduces CSR tensors with keepdim=True only, and can't differentiate that either.",
             write=(
                 "Write `SparseTensor.from_torch(A).sum(dim)`, or build the tensor as COO and run under `with "
-                "gradmend.sparse.patch():`."
+                "gradmend.sparse.patch(masked=True):`."
             ),
             says=(r"reduction operations on CSR tensors with keepdim=False is unsupported",),
         ),
