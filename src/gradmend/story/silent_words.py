@@ -83,6 +83,11 @@ def message(
             f"the program's saved-tensor hooks give {_needs(backward)} another value than they were given on {at(made, backward)}: "
             "what they keep it in was overwritten"
         )
+    if finding.rule == "GM207" and facts.get("repeats"):
+        return (
+            f"{line} writes to a part of the gradient that {facts['who']} was given, in which one number stands for several "
+            "elements: the write changes the others too"
+        )
     if finding.rule == "GM207":
         return (
             f"{line} writes to the gradient that {facts['who']} was given, and {facts['harmed']} gets the same memory: its "

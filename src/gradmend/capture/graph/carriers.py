@@ -123,11 +123,24 @@ def held(frame: FrameType | None) -> Held:
     found: Held = {}
     with torch._C.DisableTorchFunctionSubclass():
         for tensor, slot in _tensors(frame):
-            node = nodes.known(tensor.grad_fn)
+            if (node := node_of(tensor)) is None:
+                continue
             slots = found.setdefault(int(node._sequence_nr()), [])
             if len(slots) < _MOST_SLOTS and slot not in slots:
                 slots.append(slot)
     return found
+
+
+def node_of(tensor: torch.Tensor) -> Any:
+    """The node that made it; None of a leaf, and of a view that PyTorch lets nobody use since its base was written."""
+    try:
+        return nodes.known(tensor.grad_fn)
+    except RuntimeError:
+        return None
+
+
+def _in_graph(tensor: torch.Tensor) -> bool:
+    return bool(tensor.requires_grad) and node_of(tensor) is not None
 
 
 def tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
@@ -148,7 +161,7 @@ def _tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
     while ahead and len(seen) < _MOST_OBJECTS:
         value, way, depth = ahead.popleft()
         if isinstance(value, torch.Tensor):
-            if value.requires_grad and not value.is_leaf:
+            if _in_graph(value):
                 yield value, _slot(way)
             continue
         if id(value) in seen:

@@ -64,6 +64,18 @@ def _holders(kind: str, grad: torch.Tensor) -> int:
     return max(whole, 0) or max(views - 1, 0)
 
 
+def _is_shared(grad: torch.Tensor, given: list[tuple[str, torch.Tensor]]) -> bool:
+    """Whether somebody else holds its memory. A module may pass on the very gradient that came: its hook is given it twice."""
+    return min(_holders(kind, g) for kind, g in given if g is grad) > 0
+
+
+def _repeats(grad: torch.Tensor) -> bool:
+    """Whether one number stands for several elements, as `sum()` sends it: a write to one changes the others."""
+    if not key_of(grad) or grad.layout is not torch.strided:
+        return False
+    return any(n > 1 and stride == 0 for n, stride in zip(grad.shape, grad.stride(), strict=True))
+
+
 def _overlaps(grad: torch.Tensor) -> bool:
     """Whether one of the others that hold this memory holds some of the same bytes.
 
@@ -104,17 +116,19 @@ class _Seen:
         self.grads = grads
         self.steps = Steps(grads)
         self.written: Write | None = None
+        self.uniform = True  # each write gave all elements one value, as an expanded gradient allows
 
     def __call__(self, op: str, targets: Any, how: str) -> None:
-        if self.written is not None:
-            return
         self.steps.hear(op, targets)
         if how != "data":
             return
         for t in targets:
-            if any(_same(t, g, key) for g, key in zip(self.grads, self.steps.keys, strict=True)):
-                self.written = made_write(0, op, raw_here(), _layout(t))
-                return
+            for g, key in zip(self.grads, self.steps.keys, strict=True):
+                if not _same(t, g, key):
+                    continue
+                self.uniform = self.uniform and op in ("zero_", "fill_") and t.numel() == g.numel()
+                if self.written is None:
+                    self.written = made_write(0, op, raw_here(), _layout(t))
 
     def __enter__(self) -> _Seen:
         hub.listen(self)
@@ -141,15 +155,19 @@ def _layout(t: torch.Tensor) -> Layout:
     return layout_of(torch.empty(0, dtype=t.dtype))
 
 
-def _harm(scope: Scope, who: str, written: Write) -> None:
-    name, made = sibling()
+def _harm(scope: Scope, who: str, written: Write, repeats: bool = False) -> None:
+    name, made = ("", ()) if repeats else sibling()
     finding = SilentFinding(
         "GM207",
         [written],
         made=made,
         backward=calls.where(),
         op=name,
-        facts={"who": who, "harmed": f"the branch of {name}" if name else "another branch"},
+        facts={
+            "who": who,
+            "harmed": f"the branch of {name}" if name else "another branch",
+            "repeats": repeats,
+        },
         healed=scope.policy == "heal",
     )
     error = scope.tell(finding)
@@ -169,10 +187,10 @@ def _run(
     scope = scopes.current()
     if scope is None or scope.plain:
         return call(given), given
-    shared = {id(g): g for kind, g in grads if _holders(kind, g) > 0}
+    shared = {id(g): g for _, g in grads if _is_shared(g, grads) or _repeats(g)}
     if not shared:
         return call(given), given
-    harmful = any(_overlaps(g) for g in shared.values())
+    harmful = any(_repeats(g) or _overlaps(g) for g in shared.values())
     copies = {key: _Base.clone(g) for key, g in shared.items()}
     if scope.policy == "heal":
         given = [copies.get(id(g), g) for g in given]
@@ -181,8 +199,16 @@ def _run(
         watched = list(shared.values())
     with _Seen(watched) as seen:
         result = call(given)
-    if seen.written is not None and harmful and any(_is_changed(shared[key], copies[key]) for key in shared):
+    if (
+        seen.written is None
+        or not harmful
+        or not any(_is_changed(shared[key], copies[key]) for key in shared)
+    ):
+        return result, given
+    if any(_is_shared(g, grads) for _, g in grads):
         _harm(scope, who, seen.written)
+    elif not seen.uniform:
+        _harm(scope, who, seen.written, repeats=True)
     return result, given
 
 

@@ -40,7 +40,8 @@ class Steps:
         for target in targets:
             key = key_of(target)
             for i, t in enumerate(self.tensors):
-                if self.keys[i] == key and t._version > self._known[i]:
+                same = self.keys[i] == key if key else target is t  # a batched tensor shows no memory
+                if same and t._version > self._known[i]:
                     self._known[i] += 1
 
     def unseen(self, i: int) -> bool:

@@ -78,7 +78,8 @@ def find(
 
 def _alive_now() -> Iterator[tuple[Any, Slot]]:
     for tensor, slot in carriers.tensors(sys._getframe(1)):
-        yield tensor.grad_fn, slot
+        if (node := carriers.node_of(tensor)) is not None:
+            yield node, slot
 
 
 # -- the edge ----------------------------------------------------------------------------------------
