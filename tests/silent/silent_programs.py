@@ -173,6 +173,32 @@ def hooks_reuse_a_slot_too_early() -> torch.Tensor:
     return x.grad * 2
 
 
+class _Kept:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+@program(T([1.0, 2.0, 3.0]), "GM201", "healed")
+def hooks_keep_the_memory_in_an_object() -> torch.Tensor:
+    x = leaf()
+    y = x.clone()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: _Kept(t.detach()), lambda kept: kept.tensor):
+        z = y * y
+    y.data.zero_()
+    z.sum().backward()
+    return x.grad / 2
+
+
+@program(T([4.0, 5.0, 6.0]), "GM202", "stopped", numpy=True)
+def hooks_unpack_into_one_buffer() -> torch.Tensor:
+    x, y, buffer = leaf(), leaf(4.0, 5.0, 6.0), torch.zeros(3)
+    a, b = x.clone(), y.clone()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: buffer.copy_(t)):
+        z = a * b
+    z.sum().backward()
+    return x.grad
+
+
 @program(T([2.0, 4.0, 6.0]), "GM202", "healed")
 def storage_filled() -> torch.Tensor:
     x = leaf()
@@ -425,6 +451,15 @@ def backward_negates_a_slice_that_cat_was_given() -> torch.Tensor:
     x, y, z = leaf(), leaf(1.0), leaf(1.0, 2.0)
     w = x * 1
     _beside(w, torch.cat([Reverse.apply(y), z]))
+    return x.grad
+
+
+@program(T([0.0, 2.0, 2.0]), "GM207", "healed")
+def hook_writes_one_element_of_an_expanded_gradient() -> torch.Tensor:
+    x = leaf()
+    y = x * 2
+    y.register_hook(lambda grad: grad.__setitem__(0, 0.0))
+    y.sum().backward()
     return x.grad
 
 

@@ -462,6 +462,36 @@ def hooks_keep_half_the_bits() -> torch.Tensor:
     return x.grad
 
 
+@quiet
+def hook_zeroes_all_of_an_expanded_gradient() -> torch.Tensor:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda grad: grad.zero_())
+    (y.sum() + x.sin().sum()).backward()
+    return x.grad
+
+
+@quiet
+def module_hook_scales_the_gradient_that_its_module_passes_on() -> torch.Tensor:
+    x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    module = nn.Identity()
+    module.register_full_backward_hook(lambda _, grads, __: (grads[0].mul_(3), None)[1])
+    (module(x * 1) + y).sin().sum().backward()
+    return x.grad
+
+
+@quiet
+def views_that_nobody_uses_since_their_base_was_written() -> torch.Tensor:
+    x = torch.ones(3, requires_grad=True)
+    h = x * 1
+    views = h.unbind()
+    y = views[0] * 2
+    h.mul_(3)
+    (y + h.sum()).backward()
+    assert len(views) == 3
+    return x.grad
+
+
 class _Reversible(torch.autograd.Function):
     """Frees its input, as reversible layers do."""
 

@@ -6,14 +6,17 @@ counts only if these hooks have given back another tensor bit for bit, and if it
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from gradmend.capture.graph import calls
+from gradmend.capture.graph.nodes import current
 from gradmend.capture.ledger.findings import SilentFinding
 from gradmend.capture.ledger.scopes import Scope
+from gradmend.capture.ledger.version_steps import key_of
 from gradmend.capture.memory.layouts import PLAIN, has_values, physical
 from gradmend.capture.sites import Raw
 from gradmend.capture.unseen import hidden, without_grad
@@ -22,6 +25,15 @@ _detach = torch._C.TensorBase.detach
 _MOST_SAMPLES = 64
 _ROUNDING = 0.5  # of the largest sample: coarser than any quantization
 _exact: set[Any] = set()  # code of unpack hooks that have given back a tensor bit for bit
+
+
+class _Handed(threading.local):
+    """The value that this thread's hooks gave back last: for which node, and what it held."""
+
+    last: tuple[int, torch.Tensor, torch.Tensor] | None = None
+
+
+_handed = _Handed()
 
 
 class Given(NamedTuple):
@@ -68,9 +80,32 @@ def check(was: Given, value: Any, unpack: Callable[..., Any]) -> None:
     apart, scale = (samples - was.samples).abs().max(), was.samples.abs().max()
     if code in _exact and not bool(apart <= _ROUNDING * scale):
         tensor = tuple(value.shape), str(value.dtype).removeprefix("torch.")
-        finding = SilentFinding(
-            "GM202", [], made=was.raw, backward=calls.where(), tensor=tensor, facts={"why": "hooks"}
-        )
-        error = was.scope.tell(finding)
-        if error is not None:
-            raise error
+        _stop(was.scope, was.raw, tensor)
+
+
+@hidden
+def handed_out(value: Any, scope: Scope, raw: Raw) -> None:
+    """Raises if this value overwrote the one that the node got for its other slot: one buffer for both."""
+    node = current()
+    last, _handed.last = _handed.last, None
+    if node is None or type(value) not in PLAIN or value.layout is not torch.strided or not has_values(value):
+        return
+    number = int(node._sequence_nr())
+    hashed = without_grad(_hash, value)
+    again = last is not None and last[0] == number and key_of(last[1]) == key_of(value) and not scope.plain
+    if again and last is not None and not torch.equal(without_grad(_hash, last[1]), last[2]):
+        _stop(scope, raw, (tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+    _handed.last = number, value, hashed
+
+
+def _hash(t: torch.Tensor) -> torch.Tensor:
+    return torch.hash_tensor(physical(_detach(t)))
+
+
+def _stop(scope: Scope, raw: Raw, tensor: tuple[tuple[int, ...], str]) -> None:
+    finding = SilentFinding(
+        "GM202", [], made=raw, backward=calls.where(), tensor=tensor, facts={"why": "hooks"}
+    )
+    error = scope.tell(finding)
+    if error is not None:
+        raise error

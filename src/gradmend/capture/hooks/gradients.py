@@ -191,6 +191,7 @@ def _run(
     if not shared:
         return call(given), given
     harmful = any(_repeats(g) or _overlaps(g) for g in shared.values())
+    others = any(_is_shared(g, grads) for g in shared.values())
     copies = {key: _Base.clone(g) for key, g in shared.items()}
     if scope.policy == "heal":
         given = [copies.get(id(g), g) for g in given]
@@ -205,7 +206,7 @@ def _run(
         or not any(_is_changed(shared[key], copies[key]) for key in shared)
     ):
         return result, given
-    if any(_is_shared(g, grads) for _, g in grads):
+    if others:
         _harm(scope, who, seen.written)
     elif not seen.uniform:
         _harm(scope, who, seen.written, repeats=True)

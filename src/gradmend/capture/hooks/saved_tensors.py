@@ -7,6 +7,7 @@ hooks: ours step aside while it runs.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ _C = torch._C._autograd
 _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _running = calls.running
 _STRIDED = torch.strided
+_storage_of = torch._C.TensorBase.untyped_storage
 _detach = torch._C.TensorBase.detach  # the name on torch.Tensor is tapped
 _modes = torch._C._len_torch_dispatch_stack
 _dispatch_mode, _PROXY = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
@@ -109,7 +111,17 @@ class _Packed(NamedTuple):
     """What inner hooks made of a tensor, with a Save for each tensor in it."""
 
     made: Any
+    site: tuple[Scope, Raw] | None = None  # of hooks that are the program's own
     given: Given | None = None  # where it shows no tensor
+    guard: Save | None = None  # where it shows none, and holds the memory of the saved one
+
+
+def _holders(t: torch.Tensor) -> int:
+    """How many refer to a tensor or its memory."""
+    try:
+        return sys.getrefcount(t) + torch._C._storage_Use_Count(_storage_of(t)._cdata)
+    except RuntimeError:
+        return 0
 
 
 def _shows_a_tensor(made: Any) -> bool:
@@ -164,19 +176,33 @@ def _compose(
     pack: Callable[..., Any], unpack: Callable[..., Any]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def outer_pack(t: torch.Tensor) -> Any:
+        held = _holders(t)
         made = pack(t)
+        keeps = _holders(t) > held  # in an object of its own, say
         scope = scopes.current()
         if scope is None:
             return _Packed(made)
         raw = calls.where()
         kept = _each(made, lambda one: _entered(one, t, scope, raw))
         opaque = not internal and not _shows_a_tensor(made)
-        return _Packed(kept, given_back.given(t, scope, raw) if opaque else None)
+        if not opaque:
+            return _Packed(kept, None if internal else (scope, raw))
+        if not keeps or key_of(t) == 0:
+            return _Packed(kept, (scope, raw), given_back.given(t, scope, raw))
+        guard = LEDGER.save(t, scope, raw)
+        guard.unchecked = True
+        return _Packed(kept, (scope, raw), None, guard)
 
     def outer_unpack(packed: Any) -> torch.Tensor:
         value = unpack(_each(packed.made, lambda one: _asked(one, packed)))
         if packed.given is not None:
             given_back.check(packed.given, value, unpack)
+        if packed.guard is not None:
+            right = LEDGER.ask(packed.guard, packed)
+            if right is not packed.guard.handle and key_of(value) == key_of(packed.guard.handle):
+                value = right
+        if packed.site is not None:
+            given_back.handed_out(value, *packed.site)
         # A checkpoint hands out what its recomputation packed, and that run may have overwritten it since.
         entry = _entries.get(value)
         return value if entry is None else LEDGER.ask(entry, packed)
