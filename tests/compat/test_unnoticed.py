@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map
 
@@ -176,3 +177,37 @@ def test_a_write_inside_a_wrapper_stops(context: Callable[[], Any], inside: str)
         (y.data if inside == "data" else y.inner).mul_(0)
         with pytest.raises(gradmend.GradmendError):
             s.backward()
+
+
+class Listing(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@contexts
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda y: y.data,
+        lambda y: y.detach().numpy(),
+        lambda y: y.untyped_storage(),
+        lambda y: y.detach().data_ptr(),
+    ],
+)
+def test_a_mode_sees_no_question_of_ours(
+    context: Callable[[], Any], look: Callable[[torch.Tensor], Any]
+) -> None:
+    def asked() -> list[str]:
+        y = torch.ones(4, requires_grad=True) * 2
+        with Listing() as mode:
+            look(y)
+        return mode.seen
+
+    plain = asked()
+    with context():
+        assert asked() == plain

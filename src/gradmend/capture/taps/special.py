@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -62,21 +62,26 @@ def _taps() -> tuple[tuple[Any, str, Callable[[Any, str], Any]], ...]:
     )
 
 
+def _unheard_by(t: torch.Tensor) -> AbstractContextManager[object]:
+    """Hides what Gradmend asks of a tensor from its `__torch_function__` and from modes."""
+    return hub.unheard() if overridden(t) else nullcontext()
+
+
 def _data_property(slot: Any, name: str) -> property:
     def get(self: torch.Tensor) -> torch.Tensor:
-        if self.requires_grad and not hub.compiling():
-            live_edits.alias(self)
+        with _unheard_by(self):
+            if self.requires_grad and not hub.compiling():
+                live_edits.alias(self)
         return slot.__get__(self)
 
     def set_(self: torch.Tensor, new: torch.Tensor) -> None:
         if hub.compiling() or not hub.awake:
             return slot.__set__(self, new)
-        over = overridden(self)
-        with hub.unheard() if over else nullcontext():
+        with _unheard_by(self):
             done = hub.LEDGER.swapped(self, ".data =")
             old = live_edits.swapping(self)
         slot.__set__(self, new)
-        with hub.unheard() if over else nullcontext():
+        with _unheard_by(self):
             live_edits.alias_by_leaf(new)
             done()
             if old is not None:
@@ -106,7 +111,7 @@ def _detaching(original: Func, name: str) -> Func:
     def tap(self: Any, *args: Any, **kwargs: Any) -> Any:
         if hub.compiling():
             return original(self, *args, **kwargs)
-        with hub.unheard() if overridden(self) else nullcontext():
+        with _unheard_by(self):
             if isinstance(self, torch.Tensor) and self.requires_grad:
                 live_edits.alias(self)
         return original(self, *args, **kwargs)
@@ -190,9 +195,10 @@ def _escaping(original: Func, how: str) -> Func:
         # `numpy()` of another dtype or device, or with force=True, may be a copy: one mark too many is harmless.
         if not hub.compiling() and isinstance(self, torch.Tensor) and not _from_inside():
             try:
-                _escaped(self, how)
-                if "numpy" in how or "dlpack" in how:
-                    live_edits.handed_out(self, raw_here())
+                with _unheard_by(self):
+                    _escaped(self, how)
+                    if "numpy" in how or "dlpack" in how:
+                        live_edits.handed_out(self, raw_here())
             except RuntimeError:
                 pass  # no memory of its own: sparse, wrapped
         return out
@@ -205,13 +211,14 @@ def _born(original: Func, how: str) -> Func:
         out = original(*args, **kwargs)
         if not hub.compiling() and isinstance(out, torch.Tensor) and not (args and args[0] is out):
             try:
-                storage = Base.untyped_storage(out)
-                if not storage.resizable():
-                    escapes.note(storage, how)
-                # from_dlpack(y.detach()): two storages over one memory.
-                if args and isinstance(args[0], torch.Tensor):
-                    _escaped(args[0], how)
-                    live_edits.handed_out(args[0], raw_here())
+                with _unheard_by(out):
+                    storage = Base.untyped_storage(out)
+                    if not storage.resizable():
+                        escapes.note(storage, how)
+                    # from_dlpack(y.detach()): two storages over one memory.
+                    if args and isinstance(args[0], torch.Tensor):
+                        _escaped(args[0], how)
+                        live_edits.handed_out(args[0], raw_here())
             except RuntimeError:
                 pass
         return out
