@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from inspect import CO_OPTIMIZED
+from time import perf_counter
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Literal
 
@@ -32,10 +33,8 @@ _MOST_FRAMES = 8
 _DEPTH = 8
 _ENDS = 16  # items looked at on either side of a long list
 _MOST_SLOTS = 6  # of one node
-_EVERY = 32  # calls after each of which a walk is made; then only where it is short beside the backward
-_SHORT = 40  # objects, and
-_A_NODE = 1  # so many for each Save that the backward asked for
-_SELDOM = 8  # else after one call in so many
+_EVERY = 32  # calls after each of which a walk is made; then only as often as costs little:
+_SHARE = 50  # not before so many times what the last walk took
 _SNAPSHOTS = sys.version_info < (3, 13)  # there f_locals keeps a copy of the variables on the frame
 
 
@@ -93,16 +92,20 @@ def watch(call: BackwardCall, roots: Roots, grads: Any) -> Any:
 
 
 def _ended(call: BackwardCall, roots: Roots) -> None:
-    global _calls, _size
+    global _calls, _cost, _ended_at
     if call.outcome != "done" or call.retain:
         return
     _calls += 1
-    if _calls <= _EVERY or _size <= _SHORT + _A_NODE * len(call.visited) or _calls % _SELDOM == 0:
-        _records.append((call.tick, held(sys._getframe(1)), _next_number()))
+    start = perf_counter()
+    if _calls > _EVERY and start - _ended_at < _SHARE * _cost:
+        return
+    _records.append((call.tick, held(sys._getframe(1)), _next_number()))
+    _ended_at = perf_counter()
+    _cost = _ended_at - start
 
 
 _calls = 0
-_size = 0  # objects that the last walk met
+_cost = _ended_at = 0.0  # of the last walk, in seconds, and when it was over
 
 
 def of(call: BackwardCall) -> tuple[Held, int]:
@@ -154,7 +157,6 @@ _Way = tuple[tuple[Any, ...], Any]
 
 
 def _tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
-    global _size
     ahead: deque[tuple[Any, _Way, int]] = deque((one[0], (one[1:], None), 1) for one in _variables(frame))
     seen: set[int] = set()
     alive: list[Any] = []  # so that no id in `seen` is used again
@@ -171,7 +173,6 @@ def _tensors(frame: FrameType | None) -> Iterator[tuple[torch.Tensor, Slot]]:
         if depth < _DEPTH:
             for one in _below(value):
                 ahead.append((one[0], (one[1:], way), depth + 1))
-    _size = len(seen)
 
 
 def _slot(way: _Way | None) -> Slot:
