@@ -33,7 +33,7 @@ _MOST_FRAMES = 8
 _DEPTH = 8
 _ENDS = 16  # items looked at on either side of a long list
 _MOST_SLOTS = 6  # of one node
-_EVERY = 32  # calls after each of which a walk is made; then only as often as costs little:
+_EVERY = 12  # calls after each of which a walk is made; then only as often as costs little:
 _SHARE = 50  # not before so many times what the last walk took
 _SNAPSHOTS = sys.version_info < (3, 13)  # there f_locals keeps a copy of the variables on the frame
 
