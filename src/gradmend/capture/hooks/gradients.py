@@ -79,8 +79,8 @@ def _repeats(grad: torch.Tensor) -> bool:
 def _overlaps(grad: torch.Tensor) -> bool:
     """Whether one of the others that hold this memory holds some of the same bytes.
 
-    A view of all of its base shares them with whoever holds that memory. Of a part, the graph tells: `cat` and `stack` send
-    each input a slice of its own, and what was there before them is shared if it went to somebody else as well.
+    A view of its whole base overlaps every other view. For a view of a part, the graph decides: `cat` and `stack` send
+    each input its own slice, and a gradient that went to several nodes before that is shared.
     """
     base = grad._base
     if base is None or grad.numel() >= base.numel():

@@ -118,7 +118,7 @@ def _spent(
 ) -> list[set[int]]:
     """The numbers of the nodes that `call` ran. Exactly, where its roots still live; else those that it is known to
     have asked with what lies below them. Then the same with what was held above them when it ended: nodes that keep no
-    tensor leave no trace, and a write after the loss is none of the nodes that it ran."""
+    tensor leave no trace, and it does not run the node of a write made after the loss."""
     newest = max(call.roots)
     if all(number in alive for number in call.roots):
         roots = [_Root(alive[number][0]) for number in call.roots]

@@ -43,7 +43,7 @@ def stores_of(slot: Slot, files: Iterable[str] = ()) -> list[Store]:
 
 
 def stored_by(slot: Slot, made: Sequence[Frame]) -> Store | None:
-    """The statement that stored the value made on this call chain, innermost line first; None if none can be told."""
+    """The statement that stored the value made on this call chain, innermost line first; None if unknown."""
     found = [s for s in stores_of(slot, (f.file for f in made)) if not s.in_place or not s.cut]
     real = [s for s in found if not s.cut] or found
     for frame in made:
